@@ -1,0 +1,240 @@
+"""The whole extension surface: what a diagnosis, a remedy and a sink are, and the registries that find them.
+
+A new one is one new file in `diagnoses/`, `remedies/` or `sinks/` holding one class under `@DIAGNOSES.register` (or
+`@REMEDIES.register`, `@SINKS.register`); no other file is edited. Third parties do the same in a module of their own and
+name it in the entry-point group `gradguard.plugins`, or call `gradguard.register_diagnosis` before the policy is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from gradguard.errors import GradguardError, did_you_mean
+from gradguard.records import AnyRecord, Change, Finding, Severity
+
+
+if TYPE_CHECKING:
+    from gradguard.stats import ParameterTable, StepStats
+    from gradguard.target import Target
+
+S = TypeVar("S")
+C = TypeVar("C", bound="type[Component]")
+
+
+class Unavailable(GradguardError):
+    """Raised by a remedy that cannot act now (no snapshot, no scaler, ...); recorded as a non-action with its message."""
+
+
+class Component(BaseModel):
+    """Base of everything that a policy names: a frozen set of options plus the words that `gradguard explain` prints.
+
+    Attributes:
+        name: the name in a policy; equal to the file's name.
+        what: one or two sentences for a newcomer.
+        computed: how it is computed, with the formula.
+        cure: what a person should change about the model or data (diagnoses).
+        source: paper, system or measurement that the formula and the constants come from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: ClassVar[str] = ""
+    what: ClassVar[str] = ""
+    computed: ClassVar[str] = ""
+    cure: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+
+    def as_policy(self) -> dict[str, Any]:
+        """Return `{name: {option: value}}`, the long form of this component in a policy file."""
+        return {self.name: self.model_dump(mode="json")}
+
+
+class Diagnosis(Component, Generic[S]):
+    """Names one failure mode from the measurements: `init() -> state`, `update(state, stats) -> (state, finding)`.
+
+    `update` is pure but for its own state, which it may update in place: no torch, no clock, no I/O, no randomness. It
+    reads `stats` and keeps no reference to its arrays, which the next step overwrites. State is made of numbers, numpy
+    arrays, lists and dicts of these, so that it can be saved, copied and compared.
+    """
+
+    def windows(self) -> Sequence[int]:
+        """Return the sizes (steps) of the rolling windows of gradient norms that `update` reads."""
+        return ()
+
+    def loss_windows(self) -> Sequence[int]:
+        """Return the sizes (steps) of the rolling windows of the loss that `update` reads."""
+        return ()
+
+    def init(self, table: ParameterTable, rows: Sequence[int]) -> S:
+        """Return the state before the first step.
+
+        Args:
+            table: the parameter tensors.
+            rows: the parameters that the rule looks at.
+        """
+        raise NotImplementedError
+
+    def update(self, state: S, stats: StepStats) -> tuple[S, Finding | None]:
+        """Return the next state, and a finding when something is wrong at this step."""
+        raise NotImplementedError
+
+
+Kind = Literal["verdict", "gradient", "optimizer", "notice"]
+
+
+class Remedy(Component):
+    """One intervention. The only code that changes anything of the user's.
+
+    Attributes:
+        kind: "verdict" (decides over the whole step: stop, restart, rollback, skip), "gradient" (changes gradients before
+            the step), "optimizer" (learning rate and the like), "notice" (changes nothing).
+        rank: among verdicts the highest wins; among gradient remedies the lowest is applied first.
+        needs: what the guard must keep for it: "buffers" (copies of the model's buffers), "snapshots".
+        is_routine: allowed under `when: always`; such changes are counted in the step statistics.
+    """
+
+    kind: ClassVar[Kind] = "gradient"
+    rank: ClassVar[int] = 0
+    needs: ClassVar[frozenset[str]] = frozenset()
+    is_routine: ClassVar[bool] = False
+
+    def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change | None:
+        """Carry the intervention out and say what changed.
+
+        Args:
+            target: the handles that a remedy may touch.
+            finding: what fired the rule; None under `when: always`.
+            rows: parameters to act on; None for all.
+
+        Returns:
+            The change with before and after, or None when nothing had to be changed (a norm already below its limit).
+
+        Raises:
+            Unavailable: it cannot act now; nothing was changed.
+        """
+        raise NotImplementedError
+
+
+class Effect(Protocol):
+    """Something that a remedy leaves in force for the steps that follow, such as a learning-rate factor."""
+
+    remedy: str
+
+    def before_step(self, target: Target, step: int) -> None:
+        """Put the effect in force just before torch's step."""
+
+    def after_step(self, target: Target, step: int) -> bool:
+        """Take it off just after torch's step; return whether it goes on."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is needed to go on exactly after a resume."""
+
+
+class Sink(Component):
+    """Tells records to someone or something, beside the journal that keeps them."""
+
+    def emit(self, record: AnyRecord) -> None:
+        """Pass one record on; it must not raise for what it cannot show."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of whatever `emit` opened."""
+
+
+class Registry(Generic[C]):
+    """Names to component classes, filled by the leaf files themselves.
+
+    Args:
+        family: what one is called, "diagnosis".
+        package: package whose modules register themselves when imported.
+    """
+
+    def __init__(self, family: str, package: str) -> None:
+        self.family = family
+        self.package = package
+        self._classes: dict[str, C] = {}
+        self._is_walked = False
+        self._are_plugins_loaded = False
+        self.broken_plugins: list[str] = []
+
+    def register(self, cls: C) -> C:
+        """Class decorator: make `cls` known under `cls.name`.
+
+        Raises:
+            GradguardError: the name is empty or taken by another class.
+        """
+        if not cls.name:
+            raise GradguardError(f"{cls.__qualname__} has no name; set the class variable `name`")
+        known = self._classes.get(cls.name)
+        if known is not None and known.__qualname__ + known.__module__ != cls.__qualname__ + cls.__module__:
+            raise GradguardError(
+                f"{self.family} {cls.name!r} is already registered by {known.__module__}.{known.__qualname__}; "
+                f"give {cls.__module__}.{cls.__qualname__} another name"
+            )
+        self._classes[cls.name] = cls
+        return cls
+
+    def get(self, name: str) -> C:
+        """Return the class registered as `name`.
+
+        Raises:
+            KeyError: unknown name; the message lists near names, the known ones and plugins that failed to import.
+        """
+        self._walk()
+        if name not in self._classes:
+            self._load_plugins()
+        if name not in self._classes:
+            broken = "".join(f"; plugin {text}" for text in self.broken_plugins)
+            raise KeyError(f"unknown {self.family} {name!r}{did_you_mean(name, self._classes)}{broken}")
+        return self._classes[name]
+
+    def __iter__(self) -> Iterator[C]:
+        self._walk()
+        return iter([self._classes[name] for name in sorted(self._classes)])
+
+    def names(self) -> list[str]:
+        """Return the registered names, sorted."""
+        return [cls.name for cls in self]
+
+    def _walk(self) -> None:
+        if self._is_walked:
+            return
+        self._is_walked = True
+        package = importlib.import_module(self.package)
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{self.package}.{module.name}")
+
+    def _load_plugins(self) -> None:
+        if self._are_plugins_loaded:
+            return
+        self._are_plugins_loaded = True
+        for entry in entry_points(group="gradguard.plugins"):
+            try:
+                entry.load()
+            except Exception as error:  # a plugin may fail in any way; it is named where its absence matters
+                self.broken_plugins.append(f"{entry.name} ({entry.value}) failed to import: {error!r}")
+
+
+DIAGNOSES: Registry[type[Diagnosis[Any]]] = Registry("diagnosis", "gradguard.diagnoses")
+REMEDIES: Registry[type[Remedy]] = Registry("remedy", "gradguard.remedies")
+SINKS: Registry[type[Sink]] = Registry("sink", "gradguard.sinks")
+
+NotifyFunction = Callable[[Finding], None]
+
+
+def worst(severities: Sequence[Severity]) -> Severity:
+    """Return the gravest of the severities.
+
+    Example:
+        >>> worst(["info", "critical", "warn"])
+        'critical'
+    """
+    from gradguard.records import SEVERITIES
+
+    return max(severities, key=SEVERITIES.index)

@@ -1,0 +1,1 @@
+"""One failure mode per file; each registers itself in `gradguard.contracts.DIAGNOSES`."""

@@ -1,0 +1,1 @@
+"""One intervention per file; each registers itself in `gradguard.contracts.REMEDIES`."""

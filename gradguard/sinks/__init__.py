@@ -1,0 +1,1 @@
+"""One destination of records per file; each registers itself in `gradguard.contracts.SINKS`."""

@@ -1,0 +1,113 @@
+"""What one step measured, as a structure of arrays over the P parameter tensors of the optimizer.
+
+Shape legend used throughout the package: P parameter tensors; row 0 of an array of P + 1 rows is the global norm and row
+i + 1 is parameter i.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+
+if TYPE_CHECKING:
+    from gradguard.running import LossWindow, NormWindow
+
+FloatArray = npt.NDArray[np.float32]
+ABSENT = -1.0  # norm of a parameter that has no gradient at this step
+
+
+class ParameterTable:
+    """The static facts about the P parameter tensors, in the optimizer's order.
+
+    Args:
+        names: fully qualified names.
+        shapes: shape of each.
+        dtypes: dtype of each, as "float32".
+        groups: index of the param group that each belongs to.
+    """
+
+    def __init__(
+        self, names: list[str], shapes: list[tuple[int, ...]], dtypes: list[str], groups: list[int]
+    ) -> None:
+        self.names = names
+        self.shapes = shapes
+        self.dtypes = dtypes
+        self.groups = groups
+        self.is_matrix = np.array([len(shape) >= 2 for shape in shapes], dtype=bool)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class StepStats:
+    """The measurements of one step; one instance is reused for every step.
+
+    Attributes:
+        step: optimizer step, 0-based.
+        loss: mean of the losses observed for this step; NaN when there were none or one of them is NaN.
+        has_loss: whether a loss was observed.
+        lr: learning rate of the first param group, without the guard's factor.
+        levels: (P + 1,) float32, row 0 the global L2 norm of the gradient, row i + 1 that of parameter i; `ABSENT` where
+            a parameter has no gradient. A norm beyond float32 whose entries are all finite is stored as the largest
+            float32.
+        norms: (P,) view of `levels[1:]`.
+        global_norm: row 0 in float64.
+        finite: every gradient entry is finite.
+        overflowed: () int, parameters whose plain float32 norm overflowed although every entry is finite.
+        nonfinite: {row: (NaN entries, infinite entries)} of parameters with non-finite gradients.
+        weight_norms: (P,) float32 L2 norms of the weights, sampled; NaN before the first sample.
+        weights_age: steps since `weight_norms` was sampled, 0 when at this step.
+        bad_state: names of parameters and buffers that were found non-finite at this step.
+        is_stale: gradients were not reset since the last step.
+        loss_scale: GradScaler's scale, or 1.
+        scaler_skips: GradScaler's skips since the last applied step.
+        found_inf: GradScaler will skip this step.
+        windows: {window size: rolling statistics of `levels` before this step}.
+        losses: {window size: rolling statistics of the loss before this step}.
+    """
+
+    __slots__ = (
+        "bad_state",
+        "finite",
+        "found_inf",
+        "global_norm",
+        "has_loss",
+        "is_stale",
+        "levels",
+        "loss",
+        "loss_scale",
+        "losses",
+        "lr",
+        "nonfinite",
+        "norms",
+        "overflowed",
+        "scaler_skips",
+        "step",
+        "weight_norms",
+        "weights_age",
+        "windows",
+    )
+
+    def __init__(self, num_parameters: int) -> None:
+        self.step = 0
+        self.loss = float("nan")
+        self.has_loss = False
+        self.lr = 0.0
+        self.levels: FloatArray = np.full(num_parameters + 1, ABSENT, dtype=np.float32)
+        self.norms: FloatArray = self.levels[1:]
+        self.global_norm = 0.0
+        self.finite = True
+        self.overflowed: tuple[int, ...] = ()
+        self.nonfinite: dict[int, tuple[int, int]] = {}
+        self.weight_norms: FloatArray = np.full(num_parameters, np.nan, dtype=np.float32)
+        self.weights_age = 0
+        self.bad_state: tuple[str, ...] = ()
+        self.is_stale = False
+        self.loss_scale = 1.0
+        self.scaler_skips = 0
+        self.found_inf = False
+        self.windows: dict[int, NormWindow] = {}
+        self.losses: dict[int, LossWindow] = {}
