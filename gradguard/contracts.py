@@ -7,20 +7,23 @@ name it in the entry-point group `gradguard.plugins`, or call `gradguard.registe
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
 from gradguard.errors import GradguardError, did_you_mean
-from gradguard.records import AnyRecord, Change, Finding, Severity
+from gradguard.records import AnyRecord, Change, Finding
+from gradguard.stats import ParameterTable
 
 
 if TYPE_CHECKING:
-    from gradguard.stats import ParameterTable, StepStats
+    from gradguard.stats import StepStats
     from gradguard.target import Target
 
 S = TypeVar("S")
@@ -83,6 +86,24 @@ class Diagnosis(Component, Generic[S]):
     def update(self, state: S, stats: StepStats) -> tuple[S, Finding | None]:
         """Return the next state, and a finding when something is wrong at this step."""
         raise NotImplementedError
+
+    def dump_state(self, state: S) -> dict[str, Any]:
+        """Return a copy of what changes in a state that is a dataclass; the parameter table is left out."""
+        if not dataclasses.is_dataclass(state):
+            return {"state": copy.deepcopy(state)}
+        return {
+            field.name: copy.deepcopy(value)
+            for field in dataclasses.fields(state)
+            if not isinstance(value := getattr(state, field.name), ParameterTable)
+        }
+
+    def load_state(self, state: S, dumped: dict[str, Any]) -> S:
+        """Put a dumped state into a fresh one from `init` and return it."""
+        if not dataclasses.is_dataclass(state):
+            return cast("S", copy.deepcopy(dumped["state"]))
+        for name, value in dumped.items():
+            setattr(state, name, copy.deepcopy(value))
+        return state
 
 
 Kind = Literal["verdict", "gradient", "optimizer", "notice"]
@@ -226,15 +247,3 @@ REMEDIES: Registry[type[Remedy]] = Registry("remedy", "gradguard.remedies")
 SINKS: Registry[type[Sink]] = Registry("sink", "gradguard.sinks")
 
 NotifyFunction = Callable[[Finding], None]
-
-
-def worst(severities: Sequence[Severity]) -> Severity:
-    """Return the gravest of the severities.
-
-    Example:
-        >>> worst(["info", "critical", "warn"])
-        'critical'
-    """
-    from gradguard.records import SEVERITIES
-
-    return max(severities, key=SEVERITIES.index)

@@ -65,11 +65,13 @@ class StepStats:
         loss_scale: GradScaler's scale, or 1.
         scaler_skips: GradScaler's skips since the last applied step.
         found_inf: GradScaler will skip this step.
+        bad_ranks: ranks that observed a non-finite loss, in distributed training.
         windows: {window size: rolling statistics of `levels` before this step}.
         losses: {window size: rolling statistics of the loss before this step}.
     """
 
     __slots__ = (
+        "bad_ranks",
         "bad_state",
         "finite",
         "found_inf",
@@ -109,5 +111,6 @@ class StepStats:
         self.loss_scale = 1.0
         self.scaler_skips = 0
         self.found_inf = False
+        self.bad_ranks: tuple[int, ...] = ()
         self.windows: dict[int, NormWindow] = {}
         self.losses: dict[int, LossWindow] = {}

@@ -1,0 +1,123 @@
+"""Whether the files of a run are as they were written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradguard.audit.columns import open_chunks
+from gradguard.audit.problem import Problem, ProblemKind
+from gradguard.audit.read import Line, NewerVersionError, locate, read_info, read_lines
+from gradguard.errors import RecordError
+from gradguard.record.directory import JOURNAL_FILE, STATISTICS_FOLDER
+from gradguard.record.journal import first_link, seal
+
+
+def verify_run(path: str | os.PathLike[str], name: str | None = None) -> list[Problem]:
+    """Check every line of the journal and every chunk of statistics.
+
+    The hashes show that the journal was not edited after it was written, by accident or by someone who does not
+    recompute them. They are no signature: whoever rewrites all of it, run.json included, is not found out.
+
+    Args:
+        path: the run directory.
+        name: which guard's record, when several guards recorded there.
+
+    Returns:
+        The problems, in the order of the files; empty when there are none.
+
+    Raises:
+        RecordError: it is not a run directory, or a newer gradguard wrote it.
+    """
+    folder = locate(path, name)
+    info = read_info(folder)
+    problems: list[Problem] = []
+    num_resumed = 0
+    if (folder / JOURNAL_FILE).exists():
+        lines = list(read_lines(folder / JOURNAL_FILE))
+        problems += _check_lines(lines, str(info["run_id"]))
+        problems += _check_end(lines, info)
+        num_resumed = sum(line.fields is not None and line.fields.get("event") == "resumed" for line in lines)
+    else:
+        problems.append(Problem(kind="missing", file=JOURNAL_FILE, message="the journal is missing"))
+    problems += _check_statistics(folder, info, num_resumed)
+    return problems
+
+
+def _check_lines(lines: list[Line], run_id: str) -> Iterator[Problem]:
+    """Walk the chain; after a break it is taken up again from the line at hand, so that one edit is one problem."""
+    prev, seq = first_link(run_id), 0
+    for line in lines:
+        if line.is_torn:
+            yield _problem("torn", line, "cut off by the end of the process; the record before it is whole")
+            continue
+        if line.fields is None:
+            yield _problem("foreign", line, "not a JSON object; it was not written by gradguard or was overwritten")
+            continue
+        if not _is_as_written(line):
+            yield _problem("changed", line, "not as it was written: its content does not match its hash")
+        else:
+            try:
+                line.record()
+            except NewerVersionError:
+                raise
+            except RecordError as error:
+                yield _problem("foreign", line, str(error).removeprefix(f"{line.place}: "))
+        found = line.fields.get("seq")
+        if line.prev != prev:
+            moved = f"; its number is {found}, expected {seq}" if found != seq else ""
+            yield _problem("chain", line, f"does not follow the line before it: lines were removed or moved{moved}")
+        elif found != seq:
+            yield _problem("gap", line, f"its number is {found}, expected {seq}")
+        prev = line.hash
+        seq = found + 1 if isinstance(found, int) else seq + 1
+
+
+def _is_as_written(line: Line) -> bool:
+    try:
+        text, _ = seal(line.fields, line.prev)
+    except (ValueError, RecursionError):  # nested deeper or holding other characters than any record
+        return False
+    return text == line.text
+
+
+def _check_end(lines: list[Line], info: dict[str, Any]) -> Iterator[Problem]:
+    """Compare with what was noted when the run closed: a chain by itself does not miss its last lines."""
+    expected = info.get("num_records")
+    whole = [line for line in lines if line.fields is not None]
+    last = whole[-1].hash if whole else first_link(str(info["run_id"]))
+    if expected is not None and last != info.get("last_hash"):
+        message = f"ends differently from when the run closed ({len(whole)} records, then {expected})"
+        yield Problem(kind="cut_off", file=JOURNAL_FILE, message=message)
+
+
+def _check_statistics(folder: Path, info: dict[str, Any], num_resumed: int) -> Iterator[Problem]:
+    chunks, problems = open_chunks(folder / STATISTICS_FOLDER, info.get("layouts"))
+    yield from problems
+    numbers = sorted(int(Path(item.file).stem) for item in (*chunks, *problems) if Path(item.file).stem.isdigit())
+    for missing in sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers)):
+        file = f"{STATISTICS_FOLDER}/{missing:06d}.npy"
+        yield Problem(kind="missing", file=file, message="the chunk is missing")
+    last = None
+    for chunk in chunks:
+        if spare := chunk.num_spare_bytes:
+            message = f"{spare} bytes of a row that was cut off by the end of the process"
+            yield Problem(kind="torn", file=chunk.file, message=message)
+        steps = chunk.rows["step"]
+        if not len(steps):
+            continue
+        before = np.concatenate([steps[:1] - 1 if last is None else [last], steps[:-1]])
+        for row in np.flatnonzero(steps <= before):
+            num_resumed -= 1  # loading an earlier state sets the steps back, and leaves an event
+            if num_resumed < 0:
+                message = f"row {row}: step {steps[row]} comes after step {before[row]}"
+                yield Problem(kind="statistics", file=chunk.file, message=message)
+        last = steps[-1]
+
+
+def _problem(kind: ProblemKind, line: Line, message: str) -> Problem:
+    return Problem(kind=kind, file=JOURNAL_FILE, line=line.number, message=message)

@@ -1,0 +1,122 @@
+"""The loss rises instead of falling, and the gradient rises with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pydantic import Field
+
+from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.records import Finding, Severity
+from gradguard.stats import ParameterTable, StepStats
+
+
+NUM_FIRST = 5  # losses whose median is the initial loss L0
+NUM_RECENT = 10  # losses whose median is judged
+RUNAWAY_STEPS = 20  # steps within which a bad start shows
+RUNAWAY_RATIO = 10.0  # growth of the gradient norm per step, twice in a row, that no healthy start has
+GRADIENT_RATIO = 10.0  # growth of the gradient norm since the start that makes a higher loss a diverging one
+REPEAT_AFTER = 10  # steps between two findings while the loss stays high
+
+
+@dataclass
+class DivergenceState:
+    """What the run started with, and the last steps.
+
+    `last_alarm` is the step of the last finding; a rollback takes the whole state back with the windows.
+    """
+
+    covers_all: bool
+    first_losses: list[float] = field(default_factory=list)
+    first_norms: list[float] = field(default_factory=list)
+    recent_losses: list[float] = field(default_factory=list)
+    recent_norms: list[float] = field(default_factory=list)
+    last_alarm: int = -(10**9)
+
+
+@DIAGNOSES.register
+class Divergence(Diagnosis[DivergenceState]):
+    """The median of the last 10 losses is above the initial loss, or the first steps run away.
+
+    Args:
+        ratio: median of the last 10 losses over the initial loss L0 from which it is reported, > 1. It is critical when
+            the median gradient norm of these steps is also 10 times that of the first steps.
+    """
+
+    name = "divergence"
+    what = "The loss is higher than at the start and the updates make it worse: usually the learning rate is too high."
+    computed = (
+        "L0 is the median of the first 5 finite losses. Reported from step 10 on when the median of the last 10 losses "
+        "exceeds ratio x L0; critical when their gradient norms are also 10 times the first ones (a loss may rise in a "
+        "healthy GAN or in reinforcement learning, but not with an exploding gradient). A bad start is critical at once: "
+        "within 20 steps the norm grew tenfold twice in a row while the loss rose."
+    )
+    cure = "Lower the learning rate by 10, warm it up, scale inputs and targets to unit variance, check the loss's sign."
+    source = "TheDeepChecker (Ben Braiek and Khomh 2022) for the initial-loss rule; thresholds chosen 2026-11"
+
+    ratio: float = Field(default=1.5, gt=1, allow_inf_nan=False)
+
+    def init(self, table: ParameterTable, rows: Sequence[int]) -> DivergenceState:
+        return DivergenceState(len(rows) == len(table))
+
+    def update(self, state: DivergenceState, stats: StepStats) -> tuple[DivergenceState, Finding | None]:
+        if not stats.has_loss or not math.isfinite(stats.loss) or not stats.finite:
+            return state, None
+        losses, norms = state.recent_losses, state.recent_norms
+        losses.append(stats.loss)
+        norms.append(stats.global_norm)
+        if len(losses) > NUM_RECENT:
+            del losses[0], norms[0]
+        if len(state.first_losses) < NUM_FIRST:
+            state.first_losses.append(stats.loss)
+            state.first_norms.append(stats.global_norm)
+        if stats.step < RUNAWAY_STEPS and self._runs_away(state):
+            return state, self._finding(state, stats, losses[-1], losses[-3], "critical", "bad start")
+        if len(losses) < NUM_RECENT or stats.step < NUM_RECENT or stats.loss < state.first_losses[0]:
+            return state, None
+        return state, self._judge(state, stats)
+
+    def _runs_away(self, state: DivergenceState) -> bool:
+        losses, norms = state.recent_losses[-3:], state.recent_norms[-3:]
+        return (
+            len(norms) == 3
+            and norms[1] > RUNAWAY_RATIO * norms[0] > 0
+            and norms[2] > RUNAWAY_RATIO * norms[1]
+            and losses[2] > losses[1] > losses[0]
+        )
+
+    def _judge(self, state: DivergenceState, stats: StepStats) -> Finding | None:
+        initial = _median(state.first_losses)
+        recent = _median(state.recent_losses)
+        noise = max(state.first_losses) - min(state.first_losses) if min(state.first_losses) <= 0 else 0.0
+        if not recent > initial + (self.ratio - 1.0) * abs(initial) + 3.0 * noise:
+            return None
+        if stats.step - state.last_alarm < REPEAT_AFTER:
+            return None
+        grew = _median(state.recent_norms) > GRADIENT_RATIO * _median(state.first_norms)
+        return self._finding(state, stats, recent, initial, "critical" if grew else "info", "loss above its start")
+
+    def _finding(
+        self, state: DivergenceState, stats: StepStats, loss: float, initial: float, severity: Severity, kind: str
+    ) -> Finding:
+        state.last_alarm = stats.step
+        first, now = _median(state.first_norms), _median(state.recent_norms)
+        return Finding(
+            diagnosis=self.name,
+            step=stats.step,
+            severity=severity,
+            statistic="loss",
+            value=loss,
+            baseline=initial,
+            threshold=self.ratio * initial,
+            window=NUM_RECENT,
+            message=f"The loss went up from {initial:.4g} to {loss:.4g} (gradient norm {first:.3g} -> {now:.3g}).",
+            advice="Lower the learning rate by a factor of 10, or warm it up; scale inputs and targets.",
+            evidence={"kind": kind, "first_norm": first, "recent_norm": now},
+        )
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[(len(values) - 1) // 2]

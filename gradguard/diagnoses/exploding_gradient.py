@@ -1,0 +1,167 @@
+"""A gradient norm far above its own recent level, for the model as a whole or for one parameter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.records import MAX_NAMES, Finding
+from gradguard.running import NormWindow
+from gradguard.stats import FloatArray, ParameterTable, StepStats
+
+
+EARLY = 5  # steps from which an extreme global norm is believed although the window is still short
+MIN_DEVIATION = 0.1  # floor of the deviation in ln units: a calm window must not make 10 % look like an outlier
+SHARE = 0.3  # a single parameter counts only when its norm is at least this share of the usual global norm
+
+
+@dataclass
+class ExplodingState:
+    """Rows looked at, when each was last hot, and the level that the run started with.
+
+    `start` is set once, when the window first holds `warmup` steps.
+    """
+
+    table: ParameterTable
+    rows: npt.NDArray[np.bool_]
+    covers_all: bool
+    last_hot: npt.NDArray[np.int64]
+    start: FloatArray | None = None
+
+
+@DIAGNOSES.register
+class ExplodingGradient(Diagnosis[ExplodingState]):
+    """The gradient norm is far above its own rolling level; also a norm that overflowed with finite entries.
+
+    Args:
+        zscore: robust z of ln(norm) from which a step is hot, > 0.
+        ratio: and norm over rolling median from which it is, > 1; two hot steps in three raise the alarm.
+        extreme_ratio: norm over rolling median from which one step alone does, > 1.
+        window: steps of the rolling statistics, >= 2.
+        warmup: accepted steps before a row is judged, >= 2; an extreme global norm is believed after 5.
+    """
+
+    name = "exploding_gradient"
+    what = "The gradient is many times larger than it has been: one update of this size can undo the training so far."
+    computed = (
+        "z = (ln g - median ln g) / max(1.4826 MAD, 0.1) over the window, for the global norm and for each parameter. Alarm: "
+        "z > zscore and g > ratio x median twice within 3 steps, or g > extreme_ratio x median once, and g above the level "
+        "of the first steps. A parameter counts when its norm is at least 0.3 of the usual global norm. Norms are measured "
+        "before any remedy, and the median follows a lasting change of level within half a window."
+    )
+    cure = (
+        "Lower the learning rate or warm it up; clip the gradient norm; He or Xavier initialisation; layer or batch "
+        "normalisation; residual connections; for recurrent nets gated cells and orthogonal weights."
+    )
+    source = "Pascanu et al. 2013 (clipping by norm); thresholds chosen on healthy and failing set-ups, 2026-11"
+
+    zscore: float = Field(default=6.0, gt=0, allow_inf_nan=False)
+    ratio: float = Field(default=10.0, gt=1, allow_inf_nan=False)
+    extreme_ratio: float = Field(default=100.0, gt=1, allow_inf_nan=False)
+    window: int = Field(default=50, ge=2)
+    warmup: int = Field(default=20, ge=2)
+
+    def windows(self) -> Sequence[int]:
+        return (self.window,)
+
+    def init(self, table: ParameterTable, rows: Sequence[int]) -> ExplodingState:
+        covers_all = len(rows) == len(table)
+        mask = np.zeros(len(table) + 1, dtype=bool)
+        mask[0] = covers_all
+        mask[np.array(rows, dtype=np.int64) + 1] = True
+        return ExplodingState(table, mask, covers_all, np.full(len(table) + 1, -10, dtype=np.int64))
+
+    def update(self, state: ExplodingState, stats: StepStats) -> tuple[ExplodingState, Finding | None]:
+        window = stats.windows[self.window]
+        if stats.overflowed:
+            return state, self._overflow(state, stats)
+        if window.steps < self.warmup:
+            return state, self._early(state, stats, window)
+        if state.start is None:
+            state.start = window.median.copy()
+        hot = stats.levels > self.ratio * window.median
+        if not hot.any() or not stats.finite:
+            return state, None
+        return state, self._judge(state, stats, window, np.flatnonzero(hot & state.rows))
+
+    def _judge(
+        self, state: ExplodingState, stats: StepStats, window: NormWindow, rows: npt.NDArray[np.int64]
+    ) -> Finding | None:
+        alarmed = []
+        start = state.start
+        usual = float(window.median[0])
+        for row in rows.tolist():
+            level, median = float(stats.levels[row]), float(window.median[row])
+            if window.counts[row] < self.warmup or (row > 0 and level < SHARE * usual):
+                continue
+            if start is not None and start[row] == start[row] and level < float(start[row]):
+                continue
+            if level > self.extreme_ratio * median:
+                alarmed.append(row)
+            elif self._z(level, median, window, row) > self.zscore:
+                if stats.step - state.last_hot[row] <= 2:
+                    alarmed.append(row)
+                state.last_hot[row] = stats.step
+        return self._finding(state, stats, window, alarmed) if alarmed else None
+
+    def _z(self, level: float, median: float, window: NormWindow, row: int) -> float:
+        return math.log(level / median) / max(window.log_deviation(row), MIN_DEVIATION)
+
+    def _early(self, state: ExplodingState, stats: StepStats, window: NormWindow) -> Finding | None:
+        if not state.covers_all or window.counts[0] < EARLY or not stats.finite:
+            return None
+        if not stats.global_norm > self.extreme_ratio * window.maximum(0):
+            return None
+        return self._finding(state, stats, window, [0])
+
+    def _finding(self, state: ExplodingState, stats: StepStats, window: NormWindow, rows: list[int]) -> Finding:
+        rows = sorted(rows, key=lambda row: -float(stats.levels[row] / window.median[row]))
+        is_global = 0 in rows
+        row = 0 if is_global else rows[0]
+        level = stats.global_norm if row == 0 else float(stats.levels[row])
+        median = float(window.median[row])
+        members = tuple(r - 1 for r in rows if r > 0)
+        names = [state.table.names[i] for i in members]
+        what = "gradient norm" if is_global else f"gradient norm of {names[0]}"
+        if is_global and not names:
+            ratios = stats.norms / window.median[1:]
+            worst = int(np.nanargmax(np.where(stats.norms > 0, ratios, -1.0))) if len(ratios) else 0
+            names = [state.table.names[worst]]
+        return Finding(
+            diagnosis=self.name,
+            step=stats.step,
+            severity="critical" if level > self.extreme_ratio * median else "warn",
+            statistic=what,
+            value=level,
+            baseline=median,
+            threshold=self.ratio * median,
+            window=self.window,
+            parameters=tuple(names[:MAX_NAMES]),
+            num_parameters=len(state.table) if is_global else len(members),
+            message=f"The {what} is {level:.3g}, {level / median:,.0f} times its usual {median:.3g}.",
+            advice="If it comes back: lower the learning rate or warm it up, check initialisation and normalisation.",
+            evidence={"z": self._z(level, median, window, row), "scope": "global" if is_global else "parameters"},
+            indices=() if is_global else members,
+        )
+
+    def _overflow(self, state: ExplodingState, stats: StepStats) -> Finding:
+        names = [state.table.names[i] for i in stats.overflowed]
+        return Finding(
+            diagnosis=self.name,
+            step=stats.step,
+            severity="critical",
+            statistic="gradient norm",
+            value=stats.global_norm,
+            window=self.window,
+            parameters=tuple(names[:MAX_NAMES]),
+            num_parameters=len(names),
+            message=f"The norm overflowed: {names[0]} has finite gradient entries whose squares do not fit float32.",
+            advice="The loss is scaled far too high; divide it, or lower the loss scale.",
+            evidence={"scope": "global", "norm_overflowed": 1},
+        )

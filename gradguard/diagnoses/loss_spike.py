@@ -1,0 +1,115 @@
+"""One loss far above everything in its recent past."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pydantic import Field
+
+from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.records import Finding
+from gradguard.running import LossWindow
+from gradguard.stats import ParameterTable, StepStats
+
+
+EARLY = 5  # losses from which an extreme loss is believed although the window is still short
+EARLY_RATIO = 100.0  # such a loss is this many times the largest so far
+MIN_DEVIATION = 0.1  # floor of the deviation in ln units, and of the deviation over |median| for losses of any sign
+MIN_SHARE = 0.1  # a spike below this share of the initial loss is noise around a fitted model
+RAISED_LR = 1.5  # a learning rate this far above the window's usual one explains a higher loss
+
+
+@dataclass
+class LossSpikeState:
+    """The initial loss, from the first losses; the learning rates of the window, newest last."""
+
+    covers_all: bool
+    first: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+
+
+@DIAGNOSES.register
+class LossSpike(Diagnosis[LossSpikeState]):
+    """The loss of this step stands far above its own rolling distribution, one-sided.
+
+    Args:
+        zscore: robust z of ln(loss) (of the loss itself when losses are not positive), > 0.
+        window: steps of the rolling statistics, >= 2.
+        warmup: losses before it is judged, >= 2; an extreme one is believed after 5.
+    """
+
+    name = "loss_spike"
+    what = "The loss of this step is far above everything recent: a bad batch, or an update that broke the model."
+    computed = (
+        "z = (ln L - median ln L) / max(1.4826 MAD, 0.1) over the window (without logarithms when a loss is not positive). "
+        "Alarm: z > zscore, L above the window's maximum, and L above a tenth of the initial loss. After a rise of the "
+        "learning rate L must also be above the initial loss."
+    )
+    cure = "Look at the samples of that step. If spikes come back on other data, lower the learning rate or clip harder."
+    source = "PaLM (Chowdhery et al. 2022, section 5.1) and OLMo-core describe the failure; thresholds chosen 2026-11"
+
+    zscore: float = Field(default=6.0, gt=0, allow_inf_nan=False)
+    window: int = Field(default=50, ge=2)
+    warmup: int = Field(default=20, ge=2)
+
+    def loss_windows(self) -> Sequence[int]:
+        return (self.window,)
+
+    def init(self, table: ParameterTable, rows: Sequence[int]) -> LossSpikeState:
+        return LossSpikeState(len(rows) == len(table))
+
+    def update(self, state: LossSpikeState, stats: StepStats) -> tuple[LossSpikeState, Finding | None]:
+        if not stats.has_loss or not math.isfinite(stats.loss):
+            return state, None
+        losses = stats.losses[self.window]
+        if len(state.first) < EARLY:
+            state.first.append(stats.loss)
+        state.rates.append(stats.lr)
+        if len(state.rates) > self.window:
+            del state.rates[0]
+        if len(losses) < EARLY or not stats.loss > losses.maximum:
+            return state, None
+        return state, self._judge(state, stats, losses)
+
+    def _judge(self, state: LossSpikeState, stats: StepStats, losses: LossWindow) -> Finding | None:
+        loss, median = stats.loss, losses.median
+        initial = sorted(state.first)[len(state.first) // 2]
+        if len(losses) < self.warmup:
+            is_spike = losses.minimum > 0 and loss > EARLY_RATIO * losses.maximum and loss > initial
+            return self._finding(state, stats, losses, math.nan) if is_spike else None
+        z, rises = self._z(loss, median, losses)
+        if not (z > self.zscore and rises):
+            return None
+        if loss < MIN_SHARE * initial:
+            return None
+        rates = sorted(state.rates)
+        if stats.lr > RAISED_LR * rates[len(rates) // 2] and loss < initial:
+            return None
+        return self._finding(state, stats, losses, z)
+
+    def _z(self, loss: float, median: float, losses: LossWindow) -> tuple[float, bool]:
+        """Return (z, whether the rise is more than the window's own range)."""
+        if losses.minimum > 0:
+            return math.log(loss / median) / max(losses.deviation(is_log=True), MIN_DEVIATION), True
+        spread = losses.maximum - losses.minimum
+        deviation = max(losses.deviation(is_log=False), MIN_DEVIATION * abs(median))
+        return (loss - median) / deviation if deviation > 0 else 0.0, loss - losses.maximum > spread
+
+    def _finding(self, state: LossSpikeState, stats: StepStats, losses: LossWindow, z: float) -> Finding:
+        loss, median = stats.loss, losses.median
+        initial = sorted(state.first)[len(state.first) // 2]
+        return Finding(
+            diagnosis=self.name,
+            step=stats.step,
+            severity="critical" if loss > initial else "warn",
+            statistic="loss",
+            value=loss,
+            baseline=median,
+            threshold=losses.maximum,
+            window=self.window,
+            message=f"The loss jumped to {loss:.4g} from a usual {median:.4g} (highest in the window {losses.maximum:.4g}).",
+            advice="Look at the samples of this batch: a corrupt or mis-scaled sample is the commonest cause.",
+            evidence={"z": z, "initial_loss": initial},
+        )

@@ -1,0 +1,200 @@
+"""Reads the gradients at a step: one batched pass, one host transfer, never a write.
+
+    optimizer.param_groups --layout--> P tensors --measure--> StepStats
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gradguard.functional import FLOAT32_MAX, exact_norm, grad_norms, nonfinite_tensors
+from gradguard.policy.patterns import select
+from gradguard.stats import ABSENT, ParameterTable, StepStats
+
+
+WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")  # added to names by DDP, torch.compile and FSDP1
+
+
+def clean_name(name: str, wrappers: Sequence[str]) -> str:
+    """Return a fully qualified name without the parts that wrapping the model added.
+
+    Example:
+        >>> clean_name("_orig_mod.head.weight", ["_orig_mod"])
+        'head.weight'
+    """
+    parts = name.split(".")
+    while parts and parts[0] in wrappers:
+        parts.pop(0)
+    return ".".join(part for part in parts if part not in WRAPPERS[1:])
+
+
+def wrappers_of(model: nn.Module) -> list[str]:
+    """Return the prefixes that belong to wrappers around the user's model (DDP, DataParallel, torch.compile)."""
+    found = []
+    while True:
+        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            found.append("module")
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            found.append("_orig_mod")
+            model = inner
+        else:
+            return found
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Return whether the model, or a module in it, went through torch.compile."""
+    return any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in model.modules())
+
+
+def parameter_names(model: nn.Module) -> dict[int, str]:
+    """Return {id(parameter): fully qualified name}; tied parameters have the name that comes first."""
+    wrappers = wrappers_of(model)
+    return {id(param): clean_name(name, wrappers) for name, param in model.named_parameters()}
+
+
+class Monitor:
+    """Measures the gradients of one optimizer's parameters.
+
+    Args:
+        model: gives the parameters their names.
+        optimizer: gives the parameters; read afresh whenever its groups grow.
+        patterns: which parameters are monitored.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, patterns: Sequence[str]) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.patterns = patterns
+        self.params: list[Tensor] = []
+        self.table = ParameterTable([], [], [], [])
+        self._signature: tuple[int, ...] = ()
+        self.read_layout()
+
+    def layout_signature(self) -> tuple[int, ...]:
+        """Return the number of parameters in each group, which changes when groups are added."""
+        return tuple([len(group["params"]) for group in self.optimizer.param_groups])
+
+    def has_new_layout(self) -> bool:
+        """Return whether param groups were added since the layout was read."""
+        return self.layout_signature() != self._signature
+
+    def read_layout(self) -> None:
+        """Read the optimizer's parameters afresh and choose how they are measured."""
+        self._signature = self.layout_signature()
+        known = parameter_names(self.model)
+        members: list[tuple[str, Tensor, int]] = []
+        for group_index, group in enumerate(self.optimizer.param_groups):
+            for position, param in enumerate(group["params"]):
+                name = known.get(id(param), f"param_groups.{group_index}.{position}")
+                members.append((name, param, group_index))
+        kept = select(self.patterns, [name for name, _, _ in members])
+        members = [members[i] for i in kept]
+        self.params = [param for _, param, _ in members]
+        self.table = ParameterTable(
+            [name for name, _, _ in members],
+            [tuple(param.shape) for param in self.params],
+            [str(param.dtype).removeprefix("torch.") for param in self.params],
+            [group for _, _, group in members],
+        )
+        kinds = {(p.device, p.dtype, p.layout, type(p.data)) for p in self.params}
+        self._is_uniform = len(kinds) == 1 and next(iter(kinds))[2:] == (torch.strided, Tensor)
+        dtype = self.params[0].dtype if self.params else torch.float32
+        self._is_uniform &= dtype in (torch.float32, torch.bfloat16, torch.float16)
+        self._is_sometimes_absent = False
+
+    def grads(self) -> list[Tensor | None]:
+        """Return the gradient of each parameter, None where there is none."""
+        return [param.grad for param in self.params]
+
+    def measure(self, stats: StepStats, inverse_scale: float = 1.0) -> None:
+        """Fill `stats` with this step's gradient norms.
+
+        Args:
+            stats: its `levels`, `norms`, `global_norm`, `finite`, `overflowed` and `nonfinite` are written.
+            inverse_scale: factor that undoes a loss scale that is still in the gradients.
+        """
+        grads = self.grads()
+        if self._is_sometimes_absent or not self._is_uniform:
+            self._measure_any(grads, stats)
+        else:
+            try:
+                norms = torch._foreach_norm(grads, 2, dtype=torch.float32)
+                stats.levels[1:] = torch.stack(norms).to("cpu", torch.float32).numpy()
+            except (TypeError, NotImplementedError, RuntimeError):  # a None or a sparse gradient is among them
+                self._is_sometimes_absent = True
+                self._measure_any(grads, stats)
+        if inverse_scale != 1.0:
+            present = stats.norms != ABSENT
+            stats.norms[present] *= inverse_scale
+        self._finish(grads, stats, inverse_scale)
+
+    def _measure_any(self, grads: list[Tensor | None], stats: StepStats) -> None:
+        present = [i for i, grad in enumerate(grads) if grad is not None]
+        stats.norms.fill(ABSENT)
+        if present:
+            stats.norms[present] = grad_norms([grads[i] for i in present])  # type: ignore[misc]
+
+    def _finish(self, grads: list[Tensor | None], stats: StepStats, inverse_scale: float) -> None:
+        wide = stats.norms.astype(np.float64)
+        if self._is_sometimes_absent or not self._is_uniform:
+            wide[wide == ABSENT] = 0.0
+        total = math.sqrt(float(wide.dot(wide)))
+        stats.finite = True
+        stats.overflowed = ()
+        stats.nonfinite = {}
+        if not total < math.inf:
+            total = self._look_closer(grads, stats, wide, inverse_scale)
+        stats.global_norm = total
+        stats.levels[0] = min(total, FLOAT32_MAX) if total == total else total
+
+    def _look_closer(
+        self, grads: list[Tensor | None], stats: StepStats, wide: np.ndarray[tuple[int], np.dtype[np.float64]], inverse: float
+    ) -> float:
+        """Tell overflowed norms from non-finite entries; return the global norm, NaN or inf if entries are."""
+        overflowed = []
+        for row in np.flatnonzero(~np.isfinite(stats.norms)).tolist():
+            grad = grads[row]
+            if grad is None:
+                continue
+            norm, num_nan, num_inf = exact_norm(grad)
+            if num_nan or num_inf:
+                stats.nonfinite[row] = (num_nan, num_inf)
+                stats.norms[row] = math.nan if num_nan else math.inf
+            else:
+                overflowed.append(row)
+                wide[row] = norm * inverse
+                stats.norms[row] = min(wide[row], FLOAT32_MAX)
+        stats.overflowed = tuple(overflowed)
+        if stats.nonfinite:
+            stats.finite = False
+            return math.nan if any(num_nan for num_nan, _ in stats.nonfinite.values()) else math.inf
+        largest = float(wide.max())
+        return largest * math.sqrt(float(np.square(wide / largest).sum()))
+
+    def probe(self, stats: StepStats) -> None:
+        """Sample what is too dear for every step: weight norms, and whether parameters and buffers are finite.
+
+        Args:
+            stats: its `weight_norms`, `weights_age` and `bad_state` are written.
+        """
+        stats.weight_norms = grad_norms([param.detach() for param in self.params])
+        stats.weights_age = 0
+        stats.bad_state = self.nonfinite_state()
+
+    def nonfinite_state(self) -> tuple[str, ...]:
+        """Return the names of parameters and buffers of the model that hold NaN or infinite entries."""
+        wrappers = wrappers_of(self.model)
+        named: dict[int, tuple[str, Tensor]] = {}
+        for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers()):
+            named.setdefault(id(tensor), (clean_name(name, wrappers), tensor))
+        for name, param in zip(self.table.names, self.params, strict=True):
+            named.setdefault(id(param), (name, param))
+        entries = list(named.values())
+        return tuple(entries[i][0] for i in nonfinite_tensors([tensor.detach() for _, tensor in entries]))

@@ -1,0 +1,241 @@
+"""The run directory: what a run is, beside what happened in it.
+
+run_dir/run.json               facts about the run, replaced atomically
+        interventions.jsonl    the journal
+        statistics/            chunks of per-step rows
+run_dir/<name>/...             the same for a guard with a name, so that several share a run_dir
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from loguru import logger
+
+from gradguard.errors import RunDirectoryError
+from gradguard.printable import printable
+from gradguard.record.encode import to_json
+from gradguard.record.journal import Journal
+from gradguard.record.statistics import StatisticsWriter
+from gradguard.stats import ParameterTable
+
+
+INFO_FILE = "run.json"
+JOURNAL_FILE = "interventions.jsonl"
+STATISTICS_FOLDER = "statistics"
+INFO_VERSION = 1
+
+
+class RunDirectory:
+    """The files of one guard's run, open for writing; made by `create`.
+
+    Attributes:
+        path: the directory, absolute.
+        info: what `run.json` says.
+        journal: takes records.
+        statistics: takes a row a step; call `write_layout` before the first one.
+    """
+
+    def __init__(self, path: Path, info: dict[str, Any]) -> None:
+        self.path = path
+        self.info = info
+        self.write_info()
+        (path / STATISTICS_FOLDER).mkdir(exist_ok=True)
+        self.statistics = StatisticsWriter(path / STATISTICS_FOLDER, num_parameters=0)
+        self.journal = Journal(path / JOURNAL_FILE, info["run_id"])
+        _sync_folder(path)
+
+    @classmethod
+    def create(
+        cls, path: str | os.PathLike[str], *, name: str | None = None, info: Mapping[str, Any] | None = None
+    ) -> RunDirectory:
+        """Claim a directory for a new run; one that holds a run already is left alone and `path-2`, `-3`, ... is taken.
+
+        Args:
+            path: the run directory; made when missing, parents too.
+            name: the guard's name; its files go to `path/name`.
+            info: further facts for `run.json`, such as "policy" (a dict, hashed here) and the versions of packages.
+
+        Raises:
+            RunDirectoryError: the path is a file or cannot be written, or the name is not one; nothing is left behind.
+
+        Example:
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     run = RunDirectory.create(f"{folder}/exp1", info={"policy": {"version": 1}})
+            ...     run.finish("closed")
+            ...     sorted(entry.name for entry in run.path.iterdir())
+            ['interventions.jsonl', 'run.json', 'statistics']
+        """
+        if name is not None:
+            _check_name(name)
+        wanted = Path(os.path.abspath(os.path.expanduser(path)))
+        for number in count(1):
+            root = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+            target = root / name if name else root
+            try:
+                with contextlib.ExitStack() as undo:
+                    _claim(target, undo)
+                    run = cls(target, _facts(name, info or {}))
+                    undo.pop_all()
+            except _TakenError:
+                continue
+            except OSError as error:
+                raise RunDirectoryError(_explain(target, error)) from error
+            if number > 1:
+                logger.warning("{}", printable(f"{wanted} holds an earlier run; this one is recorded in {root}"))
+            return run
+        raise AssertionError("unreachable")
+
+    def write_info(self) -> None:
+        """Replace `run.json` by the current `info`, atomically.
+
+        Raises:
+            OSError: it could not be written; the file is as it was.
+        """
+        write_atomically(self.path / INFO_FILE, to_json(self.info, indent=2) + "\n")
+
+    def write_layout(self, table: ParameterTable) -> None:
+        """Say which parameters the columns of `norms` stand for from now on; starts a new chunk of statistics.
+
+        Raises:
+            OSError: a file could not be written.
+        """
+        layout = {
+            "first_chunk": self.statistics.reshape(len(table)),
+            "parameters": table.names,
+            "shapes": table.shapes,
+            "dtypes": table.dtypes,
+        }
+        self.info["layouts"] = [*self.info["layouts"], layout]
+        self.write_info()
+
+    def finish(self, status: str = "closed") -> None:
+        """Write what is buffered, close the files and say how the run ended; the first status stays.
+
+        The number of records and the last hash go into `run.json`, so that lines cut off the end are missed later.
+
+        Args:
+            status: "closed", "stopped" or "failed".
+
+        Raises:
+            OSError: something could not be written; the files are closed all the same.
+        """
+        if self.info["status"] != "running":
+            return
+        self.info["status"] = status
+        self.info["ended"] = _now()
+        self.info["num_records"] = self.journal.num_records
+        self.info["last_hash"] = self.journal.last_hash
+        try:
+            self.statistics.close()
+        finally:
+            self.journal.close()
+            self.write_info()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace the file's content in one step: a reader or a crash sees the old text or the new one, whole.
+
+    Raises:
+        OSError: it could not be written; the file is as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+class _TakenError(Exception):
+    """Another run is in the directory."""
+
+
+def _claim(target: Path, undo: contextlib.ExitStack) -> None:
+    """Make the directory ours or raise `_TakenError`; `undo` learns how to remove all that a run puts there."""
+    missing = [folder for folder in (target, *target.parents) if not os.path.lexists(folder)]
+    for folder in reversed(missing):
+        undo.callback(_try, folder.rmdir)
+    target.mkdir(parents=True, exist_ok=True)
+    if (target / JOURNAL_FILE).exists() or (target / STATISTICS_FOLDER).exists():
+        raise _TakenError
+    try:  # O_EXCL: of two runs that start at once, one gets the directory
+        os.close(os.open(target / INFO_FILE, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    except FileExistsError:
+        raise _TakenError from None
+    undo.callback(_try, (target / INFO_FILE).unlink)
+    undo.callback(_try, (target / STATISTICS_FOLDER).rmdir)
+    undo.callback(_try, (target / JOURNAL_FILE).unlink)
+
+
+def _try(remove: Callable[[], None]) -> None:
+    with contextlib.suppress(OSError):
+        remove()
+
+
+def _facts(name: str | None, info: Mapping[str, Any]) -> dict[str, Any]:
+    policy_hash = {}
+    if "policy" in info:
+        policy_hash["policy_sha256"] = hashlib.sha256(to_json(info["policy"]).encode("ascii")).hexdigest()
+    return {
+        "v": INFO_VERSION,
+        "run_id": uuid.uuid4().hex,
+        "name": name,
+        "status": "running",
+        "created": _now(),
+        "ended": None,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "layouts": [],
+        **info,
+        **policy_hash,
+    }
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="microseconds")
+
+
+def _check_name(name: str) -> None:
+    reserved = {".", "..", INFO_FILE, JOURNAL_FILE, STATISTICS_FOLDER}
+    if not name or name in reserved or "/" in name or "\\" in name or not name.isprintable():
+        raise RunDirectoryError(
+            f"a guard's name must be usable as the name of a folder (printable, no '/' or '\\', not one of "
+            f"{', '.join(sorted(reserved))}), got {name!r}"
+        )
+
+
+def _explain(target: Path, error: OSError) -> str:
+    for folder in (target, *target.parents):
+        if folder.exists():
+            if not folder.is_dir():
+                return f"run_dir {str(target)!r} cannot be made: {str(folder)!r} is a file; give a directory"
+            break
+    reason = error.strerror or error
+    return f"run_dir {str(target)!r} cannot be written: {reason}; give a directory that this process may write to"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable where the file system can; some network ones refuse."""
+    if os.name == "posix":
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,38 @@
+"""Values to strict JSON: ASCII only, NaN and infinity as the strings "NaN", "Infinity", "-Infinity"."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    r"""Return `value` as JSON that every parser reads back to the same thing.
+
+    ASCII escapes keep control characters and line breaks of a layer's name out of the file, so that one record stays
+    one line. What JSON cannot hold is written as its `repr`: a record with an odd value in it beats a missing record.
+
+    Args:
+        value: pydantic models, dicts, lists, numbers, text, paths, dates, in any nesting.
+        indent: spaces a level; None writes one line without spaces.
+
+    Example:
+        >>> to_json({"loss": float("nan"), "name": "a\x1bb"})
+        '{"loss":"NaN","name":"a\\u001bb"}'
+    """
+    plain = _finite(to_jsonable_python(value, fallback=repr))
+    separators = (",", ":") if indent is None else None
+    return json.dumps(plain, ensure_ascii=True, allow_nan=False, indent=indent, separators=separators)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,36 @@
+"""Accept the present level as normal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gradguard.contracts import REMEDIES, Remedy
+from gradguard.records import Change, Finding
+
+
+if TYPE_CHECKING:
+    from gradguard.target import Target
+
+
+@REMEDIES.register
+class Rebaseline(Remedy):
+    """Forget the rolling statistics, so that the present level of loss and gradients becomes the new normal.
+
+    The last rung for spikes that come back on fresh data from a state that was verified to be good: then it is the level
+    that changed (new data, a new phase), not the model that broke.
+    """
+
+    name = "rebaseline"
+    kind = "notice"
+    rank = 0
+    what = "The guard stops comparing with the past and learns the level of loss and gradients afresh."
+    computed = "All rolling windows are emptied; the diagnoses that need them are not armed until they fill again."
+    source = "own: the release that rolling detectors without one lack (ZClip clips for ever after a level doubles)"
+
+    def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change:
+        """See `Remedy.apply`."""
+        target.is_rebaselined = True
+        windows = target.stats.windows
+        known = max((window.steps for window in windows.values()), default=0)
+        return Change(summary="rolling statistics start afresh", before={"window_steps": known}, after={"window_steps": 0})

@@ -1,0 +1,52 @@
+"""Go back to the last state that was verified to be good."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gradguard.contracts import REMEDIES, Remedy, Unavailable
+from gradguard.records import Change, Finding
+
+
+if TYPE_CHECKING:
+    from gradguard.target import Target
+
+
+@REMEDIES.register
+class Rollback(Remedy):
+    """Restore parameters, buffers and optimizer state from the last verified-finite snapshot; the data goes on.
+
+    The step is dropped as well, and the guard's rolling statistics go back to those of the snapshot. Learning rates stay
+    with their schedule.
+    """
+
+    name = "rollback"
+    kind = "verdict"
+    rank = 20
+    needs = frozenset({"buffers", "snapshots"})
+    what = "The model returns to a state from before the fault, and the batches since are not seen again."
+    computed = "Every tensor is copied back bit for bit; state that did not exist at the snapshot is removed."
+    source = "PaLM (Chowdhery et al. 2022, section 5.1): restart before the spike and skip the batches"
+
+    def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change:
+        """See `Remedy.apply`.
+
+        Raises:
+            Unavailable: there is no snapshot.
+        """
+        snapshots = target.snapshots
+        if snapshots is None or snapshots.good is None:
+            reason = snapshots.refusal if snapshots is not None else "the policy keeps no snapshots"
+            raise Unavailable(f"there is no snapshot to roll back to: {reason or 'none was taken yet'}")
+        target.drop_step()
+        snapshot = snapshots.restore()
+        target.restored = snapshot
+        if target.buffers is not None:
+            target.buffers.accept()
+        step = target.stats.step
+        return Change(
+            summary=f"rolled back {step - snapshot.step} steps, to the state before step {snapshot.step}",
+            before={"step": step},
+            after={"step": snapshot.step, "steps_lost": step - snapshot.step},
+        )

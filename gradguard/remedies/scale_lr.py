@@ -1,0 +1,117 @@
+"""Lower (or raise) the learning rate for a while, on top of whatever schedule is in force."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from gradguard.contracts import REMEDIES, Remedy
+from gradguard.records import Change, Finding
+
+
+if TYPE_CHECKING:
+    from gradguard.target import Target
+
+
+class LearningRateFactor:
+    """A factor on param groups' learning rates, put on just before torch's step and taken off just after.
+
+    Schedulers therefore never see it, never undo it and never compound it.
+
+    Args:
+        cuts: [factor, step of the cut, recovery steps or 0, param groups or None for all].
+    """
+
+    remedy = "scale_lr"
+
+    def __init__(self, cuts: list[list[Any]] | None = None) -> None:
+        self.cuts = cuts or []
+        self._saved: list[tuple[dict[str, Any], Any, Any]] = []
+
+    def factor(self, group: int, step: int) -> float:
+        """Return the product of the cuts in force for a param group at a step.
+
+        A cut with recovery over n steps is factor^(1 - t/n) t steps later: a straight line for ln(lr).
+        """
+        product = 1.0
+        for factor, since, recover, groups in self.cuts:
+            if groups is None or group in groups:
+                product *= factor ** max(0.0, 1.0 - (step - since) / recover) if recover else factor
+        return product
+
+    def before_step(self, target: Target, step: int) -> None:
+        """Scale the learning rates."""
+        self.restore()
+        for index, group in enumerate(target.optimizer.param_groups):
+            factor = self.factor(index, step)
+            if factor != 1.0:
+                rate = group["lr"]
+                group["lr"] = rate * factor
+                self._saved.append((group, rate, group["lr"]))
+
+    def after_step(self, target: Target, step: int) -> bool:
+        """Put the learning rates back; return whether a cut is still in force."""
+        self.restore()
+        self.cuts = [cut for cut in self.cuts if not cut[2] or step + 1 - cut[1] < cut[2]]
+        return bool(self.cuts)
+
+    def restore(self) -> None:
+        """Put back the rates that `before_step` replaced, unless someone else has set them since."""
+        for group, rate, scaled in self._saved:
+            if group["lr"] is scaled or group["lr"] == scaled:
+                group["lr"] = rate
+        self._saved.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the cuts in force."""
+        return {"cuts": [list(cut) for cut in self.cuts]}
+
+
+@REMEDIES.register
+class ScaleLR(Remedy):
+    """Multiply the learning rate by a factor, for good or with a recovery over some steps.
+
+    Args:
+        factor: > 0; several cuts multiply.
+        recover_steps: steps over which the factor returns to 1 along a straight line in ln(lr); 0 means never.
+        min_factor: the product of all cuts never goes below this, in (0, 1].
+
+    With a rule for some parameters, the param groups that hold one of them are scaled.
+    """
+
+    name = "scale_lr"
+    kind = "optimizer"
+    rank = 10
+    what = "The guard's own factor on the learning rate; the scheduler goes on untouched underneath."
+    computed = "lr used = scheduled lr x product of factor^(1 - t/recover_steps), t steps after each cut."
+    source = "AdaLRLion in llm-foundry (temporary backoff); OPT-175B and GLM-130B training logs (halving after spikes)"
+
+    factor: float = Field(gt=0, allow_inf_nan=False)
+    recover_steps: int = Field(default=0, ge=0)
+    min_factor: float = Field(default=1e-4, gt=0, le=1)
+
+    def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change:
+        """See `Remedy.apply`."""
+        effect = target.effects.get(self.name)
+        if not isinstance(effect, LearningRateFactor):
+            effect = target.effects[self.name] = LearningRateFactor()
+        step = target.stats.step
+        groups = None if rows is None else sorted({target.table.groups[row] for row in rows})
+        index = groups[0] if groups else 0
+        old = effect.factor(index, step)
+        factor = max(self.factor, min(1.0, self.min_factor / old)) if self.factor < 1.0 else self.factor
+        effect.cuts.append([factor, step, self.recover_steps, groups])
+        new = effect.factor(index, step)
+        rate = float(target.optimizer.param_groups[index]["lr"])
+        recovery = f", back over {self.recover_steps} steps" if self.recover_steps else ""
+        return Change(
+            summary=f"learning rate {rate * old:.3g} -> {rate * new:.3g}{recovery}",
+            before={"lr": rate * old, "factor": old},
+            after={"lr": rate * new, "factor": new, "recover_steps": self.recover_steps},
+        )
+
+    def restore_effect(self, state: dict[str, Any]) -> LearningRateFactor:
+        """Return the effect that a saved state describes."""
+        return LearningRateFactor([list(cut) for cut in state["cuts"]])

@@ -1,0 +1,32 @@
+"""End the training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gradguard.contracts import REMEDIES, Remedy
+from gradguard.records import Change, Finding
+
+
+if TYPE_CHECKING:
+    from gradguard.target import Target
+
+
+@REMEDIES.register
+class Stop(Remedy):
+    """Drop the step and raise `TrainingStopped` once everything is on disk."""
+
+    name = "stop"
+    kind = "verdict"
+    rank = 40
+    needs = frozenset({"buffers"})
+    what = "Training ends with a clear error, before the bad update; the weights are those of the last accepted step."
+    computed = "gradguard.TrainingStopped is raised from optimizer.step(), with the finding in it."
+    source = "own"
+
+    def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change:
+        """See `Remedy.apply`; the guard raises after the record is written."""
+        target.drop_step()
+        target.is_stopped = True
+        return Change(summary="training stopped", before={"step": target.stats.step})

@@ -1,0 +1,111 @@
+"""The handles that a remedy may touch, and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gradguard.buffer_shadow import BufferShadow
+from gradguard.contracts import Effect
+from gradguard.functional import grad_norms
+from gradguard.records import Finding
+from gradguard.snapshot import Snapshot, Snapshots
+from gradguard.stats import ABSENT, ParameterTable, StepStats
+
+
+class Target:
+    """What is being trained, at one step.
+
+    Args:
+        model: the user's model.
+        optimizer: the user's optimizer.
+        stats: this step's measurements; a remedy that scales gradients writes the new norms into them.
+
+    Attributes:
+        params: the P monitored parameters.
+        table: their names, shapes and groups.
+        gradient_scale: loss scale that is still in the gradients (fused optimizers under GradScaler), else 1.
+        buffers: the buffers as the last accepted step left them, when a rule needs them.
+        snapshots: states to roll back to, when a rule needs them.
+        effects: what earlier interventions left in force, by remedy.
+        is_skipped: a remedy decided that this step must not change anything.
+        restored: the snapshot that a remedy put back at this step.
+        is_stopped: a remedy decided that training ends here.
+        is_rebaselined: a remedy asked that the rolling statistics start afresh.
+        clip_coef: product of the factors by which the gradients as a whole were scaled at this step.
+        notify: the user's function, or None.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, stats: StepStats) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.stats = stats
+        self.params: list[Tensor] = []
+        self.table = ParameterTable([], [], [], [])
+        self.gradient_scale = 1.0
+        self.buffers: BufferShadow | None = None
+        self.snapshots: Snapshots | None = None
+        self.effects: dict[str, Effect] = {}
+        self.is_skipped = False
+        self.is_stopped = False
+        self.restored: Snapshot | None = None
+        self.is_rebaselined = False
+        self.clip_coef = 1.0
+        self.notify: Callable[[Finding], Any] | None = None
+
+    def begin(self) -> None:
+        """Forget what remedies did at the step before."""
+        self.is_skipped = False
+        self.is_stopped = False
+        self.restored = None
+        self.is_rebaselined = False
+        self.clip_coef = 1.0
+        self.gradient_scale = 1.0
+
+    def rows(self, rows: Sequence[int] | None) -> list[int]:
+        """Return the rows among `rows` (None: all) that have a gradient at this step."""
+        norms = self.stats.norms
+        return [i for i in (range(len(self.params)) if rows is None else rows) if norms[i] != ABSENT]
+
+    def grads(self, rows: Sequence[int]) -> list[Tensor]:
+        """Return the gradients of these rows; rows without one are left out."""
+        return [grad for i in rows if (grad := self.params[i].grad) is not None]
+
+    def drop_step(self) -> int:
+        """Make torch's step a no-op and undo what the forward did to buffers; return how many buffers that were."""
+        for group in self.optimizer.param_groups:
+            for param in group["params"]:
+                param.grad = None
+        self.is_skipped = True
+        return self.buffers.restore() if self.buffers is not None else 0
+
+    def scaled_all(self, factor: float) -> None:
+        """Note that every gradient was multiplied by `factor`."""
+        self.clip_coef *= factor
+        stats = self.stats
+        present = stats.levels != ABSENT
+        stats.levels[present] *= factor
+        stats.global_norm *= factor
+
+    def scaled(self, rows: Sequence[int], factor: float) -> None:
+        """Note that the gradients of these rows were multiplied by `factor`."""
+        self.stats.norms[list(rows)] *= factor
+        self._sum_up()
+
+    def measure_again(self, rows: Sequence[int]) -> None:
+        """Measure the norms of these rows afresh, after their entries were changed."""
+        self.stats.norms[list(rows)] = grad_norms(self.grads(rows)) / self.gradient_scale
+        for row in rows:
+            self.stats.nonfinite.pop(row, None)
+        self.stats.finite = not self.stats.nonfinite
+        self._sum_up()
+
+    def _sum_up(self) -> None:
+        present = self.stats.norms[self.stats.norms != ABSENT].astype(np.float64)
+        self.stats.global_norm = math.sqrt(float(present.dot(present)))
+        self.stats.levels[0] = self.stats.global_norm
