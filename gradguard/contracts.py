@@ -62,9 +62,14 @@ class Diagnosis(Component, Generic[S]):
     """Names one failure mode from the measurements: `init() -> state`, `update(state, stats) -> (state, finding)`.
 
     `update` is pure but for its own state, which it may update in place: no torch, no clock, no I/O, no randomness. It
-    reads `stats` and keeps no reference to its arrays, which the next step overwrites. State is made of numbers, numpy
-    arrays, lists and dicts of these, so that it can be saved, copied and compared.
+    reads `stats` and keeps no reference to its arrays, which the next step overwrites. State is a dataclass of numbers,
+    numpy arrays, lists and dicts of these, so that it can be saved, copied and compared.
+
+    Attributes:
+        sees_scaler_skips: also asked on steps that GradScaler is about to skip; others then rest.
     """
+
+    sees_scaler_skips: ClassVar[bool] = False
 
     def windows(self) -> Sequence[int]:
         """Return the sizes (steps) of the rolling windows of gradient norms that `update` reads."""
@@ -125,6 +130,10 @@ class Remedy(Component):
     needs: ClassVar[frozenset[str]] = frozenset()
     is_routine: ClassVar[bool] = False
 
+    def windows(self) -> Sequence[int]:
+        """Return the sizes (steps) of the rolling windows of gradient norms that `apply` reads."""
+        return ()
+
     def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change | None:
         """Carry the intervention out and say what changed.
 
@@ -140,6 +149,11 @@ class Remedy(Component):
             Unavailable: it cannot act now; nothing was changed.
         """
         raise NotImplementedError
+
+    @classmethod
+    def restore_effect(cls, state: dict[str, Any]) -> Effect:
+        """Return the effect that a saved `Effect.state_dict` describes, for remedies that leave one in force."""
+        raise NotImplementedError(f"{cls.name} leaves no effect in force")
 
 
 class Effect(Protocol):

@@ -188,6 +188,10 @@ class Monitor:
         stats.weights_age = 0
         stats.bad_state = self.nonfinite_state()
 
+    def nonfinite_parameters(self) -> tuple[str, ...]:
+        """Return the names of monitored parameters that hold NaN or infinite entries."""
+        return tuple(self.table.names[i] for i in nonfinite_tensors([param.detach() for param in self.params]))
+
     def nonfinite_state(self) -> tuple[str, ...]:
         """Return the names of parameters and buffers of the model that hold NaN or infinite entries."""
         wrappers = wrappers_of(self.model)

@@ -88,9 +88,17 @@ class Snapshot:
             for param in group["params"]
         ]
 
-    def nbytes(self) -> int:
-        """Return the memory that it takes, bytes."""
-        return sum(t.numel() * t.element_size() for t in (*self._tensors, *tensors_in(self._state)))
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that it holds; the tensors are shared, not copied."""
+        return {"step": self.step, "windows": self.windows, "tensors": self._tensors, "state": self._state}
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any]) -> Snapshot:
+        """Return the snapshot that `state_dict` described."""
+        snapshot = cls.__new__(cls)
+        snapshot.step, snapshot.windows = int(state["step"]), state["windows"]
+        snapshot._tensors, snapshot._state = list(state["tensors"]), list(state["state"])
+        return snapshot
 
     @torch.no_grad()
     def restore(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -182,6 +190,11 @@ class Snapshots:
         if self._pending is not None and step >= self._pending.step + CONFIRM_AFTER:
             self._good, self._pending = self._pending, None
 
+    def next_due(self, step: int) -> int:
+        """Return the next step at which a snapshot is to be taken or confirmed."""
+        waiting = self._pending.step + CONFIRM_AFTER if self._pending is not None else self.next_step
+        return max(step + 1, min(self.next_step, waiting))
+
     def distrust(self) -> None:
         """Drop the waiting snapshot: something was found wrong before it was confirmed."""
         self._pending = None
@@ -192,3 +205,17 @@ class Snapshots:
         if self._good is not None:
             self._good.restore(self._model, self._optimizer)
         return self._good
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return both snapshots and when the next one is due."""
+        return {
+            "good": self._good.state_dict() if self._good is not None else None,
+            "pending": self._pending.state_dict() if self._pending is not None else None,
+            "next_step": self.next_step,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put saved snapshots in place of the present ones."""
+        self._good = Snapshot.from_state_dict(state["good"]) if state["good"] is not None else None
+        self._pending = Snapshot.from_state_dict(state["pending"]) if state["pending"] is not None else None
+        self.next_step = int(state["next_step"])

@@ -37,6 +37,7 @@ class Target:
         restored: the snapshot that a remedy put back at this step.
         is_stopped: a remedy decided that training ends here.
         is_rebaselined: a remedy asked that the rolling statistics start afresh.
+        lr_factor: the guard's factor on the learning rate of the first param group at this step.
         clip_coef: product of the factors by which the gradients as a whole were scaled at this step.
         notify: the user's function, or None.
     """
@@ -56,6 +57,7 @@ class Target:
         self.restored: Snapshot | None = None
         self.is_rebaselined = False
         self.clip_coef = 1.0
+        self.lr_factor = 1.0
         self.notify: Callable[[Finding], Any] | None = None
 
     def begin(self) -> None:
@@ -65,6 +67,7 @@ class Target:
         self.restored = None
         self.is_rebaselined = False
         self.clip_coef = 1.0
+        self.lr_factor = 1.0
         self.gradient_scale = 1.0
 
     def rows(self, rows: Sequence[int] | None) -> list[int]:

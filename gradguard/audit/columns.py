@@ -45,12 +45,13 @@ class Columns(Mapping[str, npt.NDArray[Any]]):
 
     def __init__(self, chunks: Sequence[Chunk], parameters: Sequence[str]) -> None:
         self.parameters = list(parameters)
+        self.num_steps = sum(len(chunk.rows) for chunk in chunks)
         self._chunks = chunks
         self._cache: dict[str, npt.NDArray[Any]] = {}
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         if name not in self._cache:
-            self._cache[name] = self._norms() if name == "norms" else self._scalars(name)
+            self._cache[name] = self.norms_between(0, self.num_steps) if name == "norms" else self._scalars(name)
         return self._cache[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -63,18 +64,19 @@ class Columns(Mapping[str, npt.NDArray[Any]]):
         empty = np.empty(0, dtype=dict(SCALARS)[name])
         return np.concatenate([empty, *(chunk.rows[name] for chunk in self._chunks)])
 
-    def _norms(self) -> npt.NDArray[Any]:
+    def norms_between(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """Return rows `start` to `stop` of "norms" without reading the others; (stop - start, P)."""
         column = {name: index for index, name in enumerate(self.parameters)}
-        num_rows = sum(len(chunk.rows) for chunk in self._chunks)
-        norms = np.full((num_rows, len(self.parameters)), ABSENT, dtype=np.float32)
-        start = 0
+        norms = np.full((stop - start, len(self.parameters)), ABSENT, dtype=np.float32)
+        first = 0  # row of the run at which the chunk begins
         for chunk in self._chunks:
-            end = start + len(chunk.rows)
-            if chunk.parameters == self.parameters:
-                norms[start:end] = chunk.rows["norms"]
-            else:
-                norms[start:end, [column[name] for name in chunk.parameters]] = chunk.rows["norms"]
-            start = end
+            low, high = max(start, first), min(stop, first + len(chunk.rows))
+            if low < high:
+                part = chunk.rows["norms"][low - first : high - first]
+                places = [column[name] for name in chunk.parameters]
+                is_whole = chunk.parameters == self.parameters
+                norms[low - start : high - start, slice(None) if is_whole else places] = part
+            first += len(chunk.rows)
         return norms
 
 

@@ -244,7 +244,7 @@ class Run:
         return [record for record in self.records if isinstance(record, Event)]
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}, {len(self.records)} records, {len(self.statistics['step'])} steps)"
+        return f"Run({str(self.path)!r}, {len(self.records)} records, {self.statistics.num_steps} steps)"
 
     def _may_be_alive(self) -> bool:
         if os.name != "posix" or self.info.get("host") != socket.gethostname():

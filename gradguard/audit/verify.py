@@ -98,7 +98,8 @@ def _check_end(lines: list[Line], info: dict[str, Any]) -> Iterator[Problem]:
 def _check_statistics(folder: Path, info: dict[str, Any], num_resumed: int) -> Iterator[Problem]:
     chunks, problems = open_chunks(folder / STATISTICS_FOLDER, info.get("layouts"))
     yield from problems
-    numbers = sorted(int(Path(item.file).stem) for item in (*chunks, *problems) if Path(item.file).stem.isdigit())
+    stems = [Path(file).stem for file in (*(chunk.file for chunk in chunks), *(item.file for item in problems))]
+    numbers = [int(stem) for stem in stems if stem.isdecimal()]
     for missing in sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers)):
         file = f"{STATISTICS_FOLDER}/{missing:06d}.npy"
         yield Problem(kind="missing", file=file, message="the chunk is missing")

@@ -28,7 +28,6 @@ class DivergenceState:
     `last_alarm` is the step of the last finding; a rollback takes the whole state back with the windows.
     """
 
-    covers_all: bool
     first_losses: list[float] = field(default_factory=list)
     first_norms: list[float] = field(default_factory=list)
     recent_losses: list[float] = field(default_factory=list)
@@ -59,7 +58,7 @@ class Divergence(Diagnosis[DivergenceState]):
     ratio: float = Field(default=1.5, gt=1, allow_inf_nan=False)
 
     def init(self, table: ParameterTable, rows: Sequence[int]) -> DivergenceState:
-        return DivergenceState(len(rows) == len(table))
+        return DivergenceState()
 
     def update(self, state: DivergenceState, stats: StepStats) -> tuple[DivergenceState, Finding | None]:
         if not stats.has_loss or not math.isfinite(stats.loss) or not stats.finite:

@@ -30,6 +30,7 @@ class LossScaleCollapse(Diagnosis[LossScaleState]):
     """
 
     name = "loss_scale_collapse"
+    sees_scaler_skips = True
     what = "Mixed-precision training keeps throwing steps away: the loss scale falls and falls without curing the overflow."
     computed = "Counts GradScaler's skips since the last applied step, and reads its scale. Pass scaler=... to attach."
     cure = (

@@ -25,7 +25,6 @@ RAISED_LR = 1.5  # a learning rate this far above the window's usual one explain
 class LossSpikeState:
     """The initial loss, from the first losses; the learning rates of the window, newest last."""
 
-    covers_all: bool
     first: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
 
@@ -58,7 +57,7 @@ class LossSpike(Diagnosis[LossSpikeState]):
         return (self.window,)
 
     def init(self, table: ParameterTable, rows: Sequence[int]) -> LossSpikeState:
-        return LossSpikeState(len(rows) == len(table))
+        return LossSpikeState()
 
     def update(self, state: LossSpikeState, stats: StepStats) -> tuple[LossSpikeState, Finding | None]:
         if not stats.has_loss or not math.isfinite(stats.loss):

@@ -31,8 +31,8 @@ class Fault:
         where: "gradient", "weight", "batch" (the floating tensors that enter `module`) or "lr".
         at: the step, or several.
         every: the fault strikes at step `at` (0 if not given) and then again after every so many steps, >= 1.
-        parameters: patterns (`fnmatch`) on fully qualified parameter names. The fault strikes in each parameter that
-            matches one of them; an "lr" fault in each param group that holds one.
+        parameters: patterns on fully qualified parameter names, as in a policy ("!" excludes, the last match decides).
+            The fault strikes in each of the selected parameters; an "lr" fault in each param group that holds one.
         factor: what "scale" multiplies by.
         entries: how many entries of each tensor, chosen at random; "all"; None for one entry ("nan", "inf", "bitflip")
             or all ("scale", "zero").

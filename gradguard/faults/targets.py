@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch.optim import Optimizer
 from gradguard.errors import UsageError, did_you_mean
 from gradguard.faults.corruption import check_dtype
 from gradguard.faults.fault import Fault
+from gradguard.policy.patterns import select, unmatched
 
 
 def match_parameters(fault: Fault, named: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
@@ -21,16 +21,11 @@ def match_parameters(fault: Fault, named: dict[str, nn.Parameter]) -> dict[str, 
     Raises:
         UsageError: a pattern matches none, the matching ones get no gradient, or their dtype does not fit.
     """
-    for pattern in fault.patterns:
-        if not any(fnmatchcase(name, pattern) for name in named):
-            raise UsageError(f"no parameter matches {pattern!r}{did_you_mean(pattern, named)}")
-    found = {
-        name: parameter
-        for name, parameter in named.items()
-        if any(fnmatchcase(name, pattern) for pattern in fault.patterns)
-        and (parameter.is_floating_point() or parameter.is_complex())
-        and (parameter.requires_grad or fault.where != "gradient")
-    }
+    names = list(named)
+    if problems := unmatched(fault.patterns, names):
+        raise UsageError("; ".join(problems))
+    selected = [names[index] for index in select(fault.patterns, names)]
+    found = {name: named[name] for name in selected if _can_be_struck(named[name], fault)}
     if not found:
         wanted = "requires a gradient" if fault.where == "gradient" else "holds floating-point numbers"
         raise UsageError(f"no parameter that matches {', '.join(map(repr, fault.patterns))} {wanted}; strike others")
@@ -38,6 +33,11 @@ def match_parameters(fault: Fault, named: dict[str, nn.Parameter]) -> dict[str, 
         for name, parameter in found.items():
             check_dtype(parameter.dtype, fault, f"parameter {name!r}")
     return found
+
+
+def _can_be_struck(parameter: nn.Parameter, fault: Fault) -> bool:
+    is_floating = parameter.is_floating_point() or parameter.is_complex()
+    return is_floating and (parameter.requires_grad or fault.where != "gradient")
 
 
 def find_module(fault: Fault, model: nn.Module) -> nn.Module:

@@ -165,7 +165,8 @@ def _read_yaml(text: str, file: str, suffix: str, problems: list[Problem]) -> No
         mark = error.problem_mark or error.context_mark
         place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file)
         hint = "; indent with spaces, YAML allows no tabs there" if "'\\t'" in str(error.problem) else ""
-        raise _FileError(place, f"not valid YAML: {error.problem or error.context}{hint}") from None
+        message = ", ".join(part for part in (error.context, error.problem) if part)
+        raise _FileError(place, f"not valid YAML: {message}{hint}") from None
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         place = Place(file, before.count("\n") + 1, len(before) - before.rfind("\n"))
@@ -256,4 +257,4 @@ class _Locator:
             return None
         shown = node.tag.replace(YAML_TAG, "!!")
         self.problems.append(Problem(self.place(node), f"tag {shown!r} is not allowed; a policy is plain data"))
-        return None
+        return node.value if isinstance(node, yaml.ScalarNode) else None

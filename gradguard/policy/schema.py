@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Component, Diagnosis, Registry, Remedy, Sink
+from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Component, Registry, Remedy, Sink
 from gradguard.records import Severity
 
 
@@ -73,7 +73,7 @@ def _resolver(registry: Registry[Any]) -> BeforeValidator:
 
 AnyRemedy = Annotated[SerializeAsAny[Remedy], _resolver(REMEDIES)]
 AnySink = Annotated[SerializeAsAny[Sink], _resolver(SINKS)]
-Condition = Annotated[SerializeAsAny[Diagnosis[Any]] | Always, BeforeValidator(_resolve_condition)]
+Condition = Annotated[SerializeAsAny[Component], BeforeValidator(_resolve_condition)]
 Remedies = Annotated[tuple[AnyRemedy, ...], BeforeValidator(_as_list), Field(min_length=1)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(min_length=1)]
 
@@ -151,7 +151,7 @@ class Rule(Block):
         return _dump_components(do)
 
     @field_serializer("when")
-    def _dump_when(self, when: Diagnosis[Any] | Always) -> str | dict[str, Any]:
+    def _dump_when(self, when: Component) -> str | dict[str, Any]:
         return "always" if isinstance(when, Always) else when.as_policy()
 
     def ladder(self) -> tuple[tuple[Remedy, ...], ...]:

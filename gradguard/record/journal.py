@@ -62,9 +62,7 @@ class Journal:
         self._size = 0
         self._is_torn = False
         # Unbuffered and in append mode: one record is one os.write at the end of the file.
-        self._file = open(
-            path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_EXCL, 0o644)
-        )
+        self._file = open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_EXCL, 0o644))
 
     def append(self, record: R, durable: bool = True) -> R:
         """Write one record and return it as written, with its `seq` and `time`.

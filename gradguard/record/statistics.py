@@ -88,6 +88,8 @@ class StatisticsWriter:
         self.num_lost = 0
         self._chunk_rows = chunk_rows
         self._file: FileIO | None = None
+        self._filled = 0  # rows in the buffer
+        self._rows = 0  # rows of the chunk on disk
         self._allocate(num_parameters)
 
     def append(
@@ -183,10 +185,8 @@ class StatisticsWriter:
         self._capacity = min(max(1, BUFFER_BYTES // dtype.itemsize), BUFFER_ROWS, self._limit)
         buffer: npt.NDArray[Any] = np.full(self._capacity, ABSENT, dtype=dtype)
         self._dtype = dtype
-        self._bytes = memoryview(buffer.view(np.uint8))
+        self._bytes = buffer.view(np.uint8).data
         self._norms = list(buffer["norms"])  # a view a row: indexing a list is cheaper than indexing an array
-        self._filled = 0
-        self._rows = 0
 
     def _write(self) -> None:
         data = self._bytes[: self._filled * self._row_bytes]

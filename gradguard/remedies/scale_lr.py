@@ -44,6 +44,7 @@ class LearningRateFactor:
     def before_step(self, target: Target, step: int) -> None:
         """Scale the learning rates."""
         self.restore()
+        target.lr_factor = self.factor(0, step)
         for index, group in enumerate(target.optimizer.param_groups):
             factor = self.factor(index, step)
             if factor != 1.0:
@@ -112,6 +113,7 @@ class ScaleLR(Remedy):
             after={"lr": rate * new, "factor": new, "recover_steps": self.recover_steps},
         )
 
-    def restore_effect(self, state: dict[str, Any]) -> LearningRateFactor:
+    @classmethod
+    def restore_effect(cls, state: dict[str, Any]) -> LearningRateFactor:
         """Return the effect that a saved state describes."""
         return LearningRateFactor([list(cut) for cut in state["cuts"]])

@@ -1,0 +1,148 @@
+"""attach: checks everything first, then puts the guard in place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from loguru import logger
+from torch import nn
+from torch.optim import Optimizer
+
+from gradguard.attachment import listeners_of
+from gradguard.environment import describe_environment
+from gradguard.errors import AttachError, PolicyError
+from gradguard.exchange import is_main_rank
+from gradguard.guard import Guard
+from gradguard.monitor import Monitor, is_compiled, parameter_names
+from gradguard.policy.load import load_policy
+from gradguard.policy.patterns import unmatched
+from gradguard.policy.schema import Policy
+from gradguard.printable import printable
+from gradguard.record.directory import RunDirectory
+from gradguard.records import Event, Finding
+from gradguard.stats import ParameterTable
+
+
+def attach(
+    model: nn.Module,
+    optimizer: Optimizer,
+    policy: str | os.PathLike[str] | Policy | None = None,
+    *,
+    run_dir: str | os.PathLike[str] | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    name: str | None = None,
+    notify: Callable[[Finding], Any] | None = None,
+) -> Guard:
+    """Guard an optimizer's steps from now on.
+
+    Attach after loading weights and optimizer state, and before the first step. Nothing of the model or the optimizer is
+    replaced: torch's own step hooks are used, so schedulers, GradScaler, copy, pickle and torch.save go on working, and a
+    copy of the optimizer is not guarded.
+
+    Args:
+        model: gives the parameters their names; its buffers are kept from taking in bad batches.
+        optimizer: the parameters of this optimizer are watched; a model with two optimizers takes two guards.
+        policy: a path (.yaml, .yml, .toml, .json), the name of a preset, a `Policy`, or None for the preset `default`.
+        run_dir: where the record goes; one that holds a run already is left alone and `run_dir-2` is used. None keeps the
+            last records in memory only.
+        scaler: the GradScaler in use, so that its skipped steps are seen.
+        name: tells several guards apart that share a run_dir.
+        notify: called with the finding by the remedy `notify`.
+
+    Returns:
+        The guard; `close()` it, or use it as a context manager.
+
+    Raises:
+        AttachError: the model has nothing to train, the optimizer has other parameters or is guarded already.
+        PolicyError: the policy is missing or has mistakes, or names parameters that the optimizer does not have.
+        RunDirectoryError: the run directory cannot be written.
+
+    Example:
+        >>> import gradguard, torch
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with gradguard.attach(model, optimizer) as guard:
+        ...     loss = model(torch.full((4, 2), float("nan"))).mean()
+        ...     loss.backward()
+        ...     guard.observe(loss)
+        ...     optimizer.step()
+        ...     guard.last.skipped
+        True
+    """
+    _check(model, optimizer)
+    resolved = load_policy(policy)
+    table = Monitor(model, optimizer, resolved.monitor.parameters).table
+    _check_patterns(resolved, table)
+    directory = None
+    if run_dir is not None and is_main_rank():
+        info = {"policy": resolved.model_dump(mode="json"), "versions": describe_environment()}
+        directory = RunDirectory.create(run_dir, name=name, info=info)
+    try:
+        guard = Guard(model, optimizer, resolved, directory=directory, scaler=scaler, notify=notify)
+    except BaseException:
+        if directory is not None:
+            directory.finish("failed")
+        raise
+    _tell(guard, model, table, name)
+    return guard
+
+
+def _check(model: nn.Module, optimizer: Optimizer) -> None:
+    if not isinstance(model, nn.Module):
+        raise AttachError(f"attach(model, optimizer) expects a torch.nn.Module first, got {type(model).__name__}")
+    if not isinstance(optimizer, Optimizer):
+        hint = "; its inner optimizer is guarded: pass that one" if hasattr(optimizer, "optimizer") else ""
+        raise AttachError(f"attach expects a torch.optim.Optimizer, got {type(optimizer).__name__}{hint}")
+    owned = parameter_names(model)
+    if not owned:
+        raise AttachError("the model has no parameters: there is nothing to guard")
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    if not any(id(param) in owned for param in params):
+        raise AttachError(
+            f"none of the optimizer's {len(params)} parameters belongs to the model; pass the optimizer that was built "
+            "from model.parameters(), and build it after moving or wrapping the model"
+        )
+    if not any(param.requires_grad for param in params):
+        raise AttachError("every parameter of the optimizer is frozen (requires_grad=False): there is nothing to train")
+    if listeners_of(optimizer):
+        raise AttachError("this optimizer is guarded already; close() the first guard before attaching another")
+
+
+def _check_patterns(policy: Policy, table: ParameterTable) -> None:
+    problems = []
+    for place, patterns in [
+        ("monitor", policy.monitor.parameters),
+        *((f"rule {rule.name!r}", rule.parameters) for rule in policy.rules if rule.parameters is not None),
+    ]:
+        wanted = [pattern for pattern in patterns if not pattern.startswith("!")]
+        problems += [f"{place}: {message}" for message in unmatched(wanted, table.names)]
+    if problems:
+        raise PolicyError(problems)
+
+
+def _tell(guard: Guard, model: nn.Module, table: ParameterTable, name: str | None) -> None:
+    """Record and log what is guarded, and what cannot be seen or done."""
+    policy = guard.policy
+    snapshots = guard.snapshots
+    notes = []
+    if snapshots is not None:
+        notes.append(
+            f"rollback unavailable: {snapshots.refusal}"
+            if snapshots.good is None
+            else f"snapshots take {snapshots.nbytes_needed() / 1e6:.3g} MB each and more once the optimizer has state"
+        )
+    armed = {rule.when.name: warmup for rule in policy.rules if (warmup := getattr(rule.when, "warmup", 0))}
+    if armed:
+        notes.append(f"{', '.join(armed)} not armed before step {max(armed.values())}")
+    if is_compiled(model):
+        notes.append("the model is compiled: gradients, weights and loss are seen, what happens inside it is not")
+    if guard.directory is None and is_main_rank():
+        notes.append("no run_dir: the record is kept in memory only")
+    watched = f"{len(table)} parameters" + (f" of {name!r}" if name else "")
+    message = f"gradguard watches {watched}, {len(policy.rules)} rules, mode {policy.mode}"
+    guard.announce(Event(event="attached", message=f"{message}. {'. '.join(notes)}.", data={"notes": notes}))
+    if guard.directory is not None:
+        logger.info("{}", printable(f"recording to {guard.run_dir}"))

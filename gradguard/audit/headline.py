@@ -1,0 +1,86 @@
+"""The first words of an audit: is the run healthy, what happened, did it help."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from gradguard.audit.summary import Summary
+
+ENDINGS = {
+    "closed": "",
+    "running": " It is still running.",
+    "interrupted": " It was interrupted: the process died without closing the guard.",
+    "stopped": " The policy stopped it.",
+    "failed": " It ended with an error.",
+}
+
+
+def headline(summary: Summary) -> str:
+    """Return a few sentences that a newcomer understands."""
+    parts = _what_happened(summary), _did_it_help(summary), _loss(summary), _caveat(summary)
+    return "".join(parts) + ENDINGS.get(summary.status, "")
+
+
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """Return the number with its noun.
+
+    Example:
+        >>> plural(1, "step"), plural(1200, "step")
+        ('1 step', '1,200 steps')
+    """
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+
+
+def _what_happened(summary: Summary) -> str:
+    num_findings = sum(summary.severities.values())
+    num_serious = summary.severities.get("warn", 0) + summary.severities.get("critical", 0)
+    num_actions = sum(group.count for group in summary.interventions)
+    steps = plural(summary.num_steps, "step")
+    if not summary.num_steps and not num_findings and not num_actions:
+        return "Nothing to judge: no step was recorded."
+    if not num_actions and not num_serious:
+        notes = f", {plural(num_findings, 'minor finding')}" if num_findings else ""
+        return f"Healthy: {steps}, nothing that needed the guard{notes}."
+    if not num_actions:
+        what = _count_by_diagnosis({group.diagnosis: group.count for group in summary.withheld})
+        if summary.mode == "observe":
+            return f"Not healthy, and only watched (mode: observe): {what} in {steps}."
+        return f"Not healthy, and the guard did not act: {what} in {steps}."
+    counts: dict[str, int] = {}
+    for group in summary.interventions:
+        counts[group.diagnosis] = counts.get(group.diagnosis, 0) + group.count
+    times = "once" if num_actions == 1 else f"{num_actions:,} times"
+    return f"The guard stepped in {times} in {steps} ({_count_by_diagnosis(counts)})."
+
+
+def _count_by_diagnosis(counts: dict[str, int]) -> str:
+    ranked = sorted(counts.items(), key=lambda item: -item[1])
+    named = ", ".join(f"{name} {count:,}x" for name, count in ranked[:3])
+    return named + (f", {len(ranked) - 3} more" if len(ranked) > 3 else "")
+
+
+def _did_it_help(summary: Summary) -> str:
+    if not summary.interventions:
+        return ""
+    judged = {name: number for name, number in summary.outcomes.items() if name != "unknown"}
+    total = sum(judged.values())
+    if not total:
+        return " Whether it helped was not judged: no loss was observed, or the run ended first."
+    words = {"helped": "helped", "no_effect": "had no effect", "worse": "made it worse"}
+    parts = [f"{judged[name]:,} {phrase}" for name, phrase in words.items() if judged.get(name)]
+    return f" Of {total:,} judged, {', '.join(parts)}."
+
+
+def _loss(summary: Summary) -> str:
+    loss = summary.loss
+    if loss.first is None or loss.median_last is None or loss.num_observed < 2:
+        return ""
+    return f" The loss went from {loss.first:.3g} to {loss.median_last:.3g}."
+
+
+def _caveat(summary: Summary) -> str:
+    if summary.internal_errors:
+        return f" The guard itself had {plural(summary.events['internal_error'], 'internal error')}; see below."
+    return ""

@@ -1,0 +1,217 @@
+"""What happened in a run, as one value: computed here, shown by the command line or handed on as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+import numpy as np
+from pydantic import Field, computed_field
+
+from gradguard.audit.headline import headline
+from gradguard.audit.problem import Problem
+from gradguard.audit.read import Run
+from gradguard.record.statistics import Flag
+from gradguard.records import SEVERITIES, Finding, Frozen, Intervention, Outcome, Withheld
+
+
+LAST_STEPS = 50  # the loss at the end is the median over so many observed losses
+
+
+class ActionGroup(Frozen):
+    """Interventions, or withheld actions, that have the same cause and remedy.
+
+    Args:
+        diagnosis: what was found, or "always".
+        remedy: what was done, or was due; "" when no rule applied.
+        reason: why nothing was done; "" for interventions.
+        count: how many.
+        first_step: step of the first.
+        last_step: step of the last.
+        worst_parameter: the parameter that was most often the worst; "" when none was named.
+        outcomes: number of interventions by verdict ("helped", "no_effect", "worse", "unknown"), judged ones only.
+    """
+
+    diagnosis: str
+    remedy: str
+    reason: str = ""
+    count: int
+    first_step: int
+    last_step: int
+    worst_parameter: str = ""
+    outcomes: dict[str, int] = Field(default_factory=dict)
+
+
+class Losses(Frozen):
+    """The observed losses, finite ones only but for the counts.
+
+    Args:
+        num_observed: steps with a loss that is not NaN.
+        first: the first one.
+        last: the last one.
+        median_last: median of the last `LAST_STEPS`.
+        lowest: the lowest one.
+    """
+
+    num_observed: int
+    first: float | None = None
+    last: float | None = None
+    median_last: float | None = None
+    lowest: float | None = None
+
+
+class Summary(Frozen):
+    """What happened in a run.
+
+    Args:
+        path: the run directory.
+        name: the guard's name, or None.
+        status: see `Run.status`.
+        created: UTC, ISO 8601.
+        duration_sec: from the creation to the end, or to the last record when it did not end.
+        mode: "enforce" or "observe", as the policy says.
+        num_steps: recorded steps.
+        first_step: the first recorded one; None when there is none.
+        last_step: the last recorded one.
+        num_applied: steps whose update reached the weights.
+        num_skipped_by_guard: steps that the guard skipped.
+        num_skipped_by_scaler: steps that GradScaler skipped, as the statistics saw them.
+        num_stale: steps with gradients left over from the step before.
+        loss: the losses.
+        clip_share: share of the steps whose gradient was scaled down, in [0, 1]; None without steps.
+        clip_median: median factor of these steps; None when there are none.
+        severities: number of findings by severity.
+        interventions: in order of their first step.
+        outcomes: number of interventions by verdict, judged ones only.
+        withheld: in order of their first step.
+        events: number of events by name.
+        internal_errors: messages of the guard's own faults, each once.
+        is_torn: the last record was cut off by the end of the process.
+        problems: what could not be read.
+    """
+
+    path: str
+    name: str | None
+    status: str
+    created: str
+    duration_sec: float | None
+    mode: str
+    num_steps: int
+    first_step: int | None
+    last_step: int | None
+    num_applied: int
+    num_skipped_by_guard: int
+    num_skipped_by_scaler: int
+    num_stale: int
+    loss: Losses
+    clip_share: float | None
+    clip_median: float | None
+    severities: dict[str, int]
+    interventions: tuple[ActionGroup, ...]
+    outcomes: dict[str, int]
+    withheld: tuple[ActionGroup, ...]
+    events: dict[str, int]
+    internal_errors: tuple[str, ...]
+    is_torn: bool
+    problems: tuple[Problem, ...]
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def headline(self) -> str:
+        """One or two sentences: is the run healthy, what happened, did it help."""
+        return headline(self)
+
+
+def summarise(run: Run) -> Summary:
+    """Return what happened in a run; the same run always gives the same summary."""
+    columns = run.statistics
+    steps, flags, coef = columns["step"], columns["flags"], columns["clip_coef"]
+    by_guard = (flags & Flag.SKIPPED_BY_GUARD) != 0
+    by_scaler = (flags & Flag.SKIPPED_BY_SCALER) != 0
+    is_clipped = coef < 1
+    severities = Counter(finding.severity for finding in run.findings)
+    verdicts = Counter(record.verdict for record in run.records if isinstance(record, Outcome))
+    errors = dict.fromkeys(event.message for event in run.events if event.event == "internal_error")
+    return Summary(
+        path=str(run.path),
+        name=run.info.get("name"),
+        status=run.status,
+        created=str(run.info.get("created", "")),
+        duration_sec=_duration(run),
+        mode=str(run.policy.get("mode", "enforce")),
+        num_steps=len(steps),
+        first_step=int(steps[0]) if len(steps) else None,
+        last_step=int(steps[-1]) if len(steps) else None,
+        num_applied=int(np.count_nonzero(~by_guard & ~by_scaler)),
+        num_skipped_by_guard=int(np.count_nonzero(by_guard)),
+        num_skipped_by_scaler=int(np.count_nonzero(by_scaler & ~by_guard)),
+        num_stale=int(np.count_nonzero(flags & Flag.STALE)),
+        loss=_losses(columns["loss"]),
+        clip_share=float(np.mean(is_clipped)) if len(steps) else None,
+        clip_median=float(np.median(coef[is_clipped])) if is_clipped.any() else None,
+        severities={name: severities[name] for name in SEVERITIES if severities[name]},
+        interventions=_group(run.interventions),
+        outcomes=dict(sorted(verdicts.items())),
+        withheld=_group(run.withheld),
+        events=dict(sorted(Counter(event.event for event in run.events).items())),
+        internal_errors=tuple(errors),
+        is_torn=run.is_torn,
+        problems=tuple(run.problems),
+    )
+
+
+def _losses(loss: np.ndarray) -> Losses:
+    finite = loss[np.isfinite(loss)]
+    num_observed = int(np.count_nonzero(~np.isnan(loss)))
+    if not len(finite):
+        return Losses(num_observed=num_observed)
+    return Losses(
+        num_observed=num_observed,
+        first=float(finite[0]),
+        last=float(finite[-1]),
+        median_last=float(np.median(finite[-LAST_STEPS:])),
+        lowest=float(finite.min()),
+    )
+
+
+def _group(records: Sequence[Intervention] | Sequence[Withheld]) -> tuple[ActionGroup, ...]:
+    members: dict[tuple[str, str, str], list[Intervention | Withheld]] = {}
+    for record in records:
+        reason = record.reason if isinstance(record, Withheld) else ""
+        members.setdefault((record.diagnosis, record.remedy, reason), []).append(record)
+    return tuple(
+        ActionGroup(
+            diagnosis=diagnosis,
+            remedy=remedy,
+            reason=reason,
+            count=len(group),
+            first_step=group[0].step,
+            last_step=group[-1].step,
+            worst_parameter=_worst_parameter(record.finding for record in group),
+            outcomes=dict(
+                sorted(
+                    Counter(
+                        record.outcome.verdict
+                        for record in group
+                        if isinstance(record, Intervention) and record.outcome is not None
+                    ).items()
+                )
+            ),
+        )
+        for (diagnosis, remedy, reason), group in members.items()
+    )
+
+
+def _worst_parameter(findings: Iterable[Finding | None]) -> str:
+    worst = Counter(finding.parameters[0] for finding in findings if finding is not None and finding.parameters)
+    return worst.most_common(1)[0][0] if worst else ""
+
+
+def _duration(run: Run) -> float | None:
+    try:
+        start = datetime.fromisoformat(run.info["created"])
+        end = datetime.fromisoformat(run.info.get("ended") or run.records[-1].time)
+        return (end - start).total_seconds()
+    except (KeyError, TypeError, ValueError, IndexError):
+        return None

@@ -1,0 +1,89 @@
+"""Values to terminal text. All that comes from a record passes `text`, so that nothing in it is interpreted."""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gradguard.printable import printable
+
+
+PIPED_WIDTH = 80
+
+
+def console() -> Console:
+    """Return the console of standard output: as wide as the terminal, 80 columns and plain when it is none."""
+    plain = Console(highlight=False, markup=False, emoji=False)
+    return plain if plain.is_terminal else Console(highlight=False, markup=False, emoji=False, width=PIPED_WIDTH)
+
+
+def text(value: object, style: str = "") -> Text:
+    """Return text from a record as it may be shown."""
+    return Text(printable(str(value)), style=style)
+
+
+def number(value: float | None) -> str:
+    """Return a number in at most 9 characters, "-" for None.
+
+    Example:
+        >>> [number(value) for value in (0.00012345, 4.0, 123456.0, float("nan"), None)]
+        ['0.000123', '4', '1.23e+05', 'NaN', '-']
+    """
+    if value is None:
+        return "-"
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Inf" if value > 0 else "-Inf"
+    return f"{value:.3g}"
+
+
+def steps(first: int, last: int) -> str:
+    """Return a range of steps.
+
+    Example:
+        >>> steps(3, 3), steps(3, 12)
+        ('3', '3-12')
+    """
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration in its two largest units.
+
+    Example:
+        >>> duration(7384.2), duration(75.0), duration(0.25)
+        ('2 h 3 min', '1 min 15 s', '0.2 s')
+    """
+    if seconds is None or seconds < 0:
+        return "unknown time"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    while parts[0][0] == 0:
+        parts.pop(0)
+    return " ".join(f"{value} {unit}" for value, unit in parts[:2] if value)
+
+
+def facts(rows: list[tuple[str, str]]) -> Table:
+    """Return a two-column list of facts."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    for name, value in rows:
+        grid.add_row(text(name), text(value))
+    return grid
+
+
+def table(title: str, columns: list[str], right: frozenset[str] = frozenset()) -> Table:
+    """Return an empty table; long cells are folded, never cut: a cut layer name is no name."""
+    result = Table(
+        title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False
+    )
+    for column in columns:
+        result.add_column(column, justify="right" if column in right else "left", overflow="fold", header_style="dim")
+    return result

@@ -1,0 +1,277 @@
+"""Guard: what `attach` returns. A fault of its own never reaches the training.
+
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        loss = loss_fn(model(inputs), targets)
+        loss.backward()
+        guard.observe(loss)      # the loss of this step
+        optimizer.step()         # <- before: measure, diagnose, decide, act, record;  after: accept, probe, snapshot
+        scheduler.step()
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from loguru import logger
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gradguard.attachment import Attachment
+from gradguard.errors import TrainingStopped, UsageError, did_you_mean
+from gradguard.inner_evaluations import InnerEvaluations
+from gradguard.pipeline import Pipeline
+from gradguard.plain import from_plain, to_plain
+from gradguard.policy.schema import Policy
+from gradguard.printable import printable
+from gradguard.record.directory import RunDirectory
+from gradguard.record.recorder import Recorder
+from gradguard.records import AnyRecord, Event, Finding
+from gradguard.snapshot import Snapshots
+from gradguard.step_report import StepReport
+
+
+STATE_VERSION = 1
+
+
+class Guard:
+    """Watches over one optimizer's steps; made by `gradguard.attach`.
+
+    Args:
+        model: the user's model.
+        optimizer: the user's optimizer.
+        policy: what is looked for and what is done about it.
+        directory: where the record goes, or None to keep it in memory.
+        scaler: the GradScaler in use, or None.
+        notify: called with the finding by the remedy `notify`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        policy: Policy,
+        *,
+        directory: RunDirectory | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        notify: Callable[[Finding], Any] | None = None,
+    ) -> None:
+        self.policy = policy
+        self.directory = directory
+        self._told: set[str] = set()
+        self._is_off = False
+        self._is_closed = False
+        self._losses: list[Any] = []
+        self._sample_ids: tuple[int | str, ...] = ()
+        self._report: StepReport | None = None
+        self._recorder = Recorder(directory, policy.sinks, self._fault)
+        self._pipeline = Pipeline(model, optimizer, policy, scaler, self._recorder, self._fault)
+        self._pipeline.target.notify = notify
+        self._inner = InnerEvaluations(self._pipeline) if InnerEvaluations.is_needed(optimizer) else None
+        self._attachment: Attachment | None = None
+        try:
+            self._pipeline.start()
+            self._attachment = Attachment(optimizer, self)
+        except BaseException:
+            self._pipeline.watch.close()
+            raise
+        self._finalizer = weakref.finalize(self, self._recorder.flush)
+
+    def observe(self, loss: Tensor | float, sample_ids: Iterable[int | str] | None = None) -> None:
+        """Hand in the loss of the step that comes next; several of one step (micro-batches) are averaged.
+
+        Args:
+            loss: one element, a tensor or a number; NaN and Inf are welcome. It is not scaled by a GradScaler.
+            sample_ids: what the batch is made of; written into the record of an intervention at this step.
+
+        Raises:
+            UsageError: not a number, or a tensor with several elements.
+        """
+        if isinstance(loss, Tensor):
+            if loss.numel() != 1:
+                raise UsageError(
+                    f"observe() expects the loss as one number, got a tensor of shape {tuple(loss.shape)}; "
+                    "reduce it first, such as loss.mean()"
+                )
+            loss = loss.detach()
+        elif not isinstance(loss, (int, float)):
+            raise UsageError(f"observe() expects a tensor or a number, got {type(loss).__name__}")
+        if self._is_off:
+            return
+        self._losses.append(loss)
+        if sample_ids is not None:
+            self._sample_ids += tuple(sample_ids)
+        if self._pipeline.scale.is_used:
+            try:
+                self._pipeline.notice_scaler()
+            except Exception as error:
+                self._give_up(error)
+            self._stop_if_asked()
+
+    @property
+    def last(self) -> StepReport:
+        """What happened at the last step; `last.skipped` tells a caller to hold its scheduler."""
+        if self._report is None:
+            pipeline, target = self._pipeline, self._pipeline.target
+            by_guard = target.is_skipped
+            by_scaler = pipeline.stats.found_inf
+            self._report = StepReport(
+                step=pipeline.step - 1,
+                skipped=by_guard or by_scaler,
+                skipped_by="guard" if by_guard else "scaler" if by_scaler else None,
+                global_norm=pipeline.stats.global_norm,
+                lr_factor=target.lr_factor,
+                clip_coef=target.clip_coef,
+                findings=tuple(pipeline.findings),
+                records=tuple(pipeline.records),
+            )
+        return self._report
+
+    @property
+    def records(self) -> list[AnyRecord]:
+        """The last 1000 records, oldest first; all of them are in the run directory."""
+        return list(self._recorder.kept)
+
+    @property
+    def run_dir(self) -> str | None:
+        """Where the record is written; None when it is kept in memory only."""
+        return str(self.directory.path) if self.directory is not None else None
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps so far, applied or not."""
+        return self._pipeline.step
+
+    @property
+    def snapshots(self) -> Snapshots | None:
+        """The states that a rollback may use; None when the policy does not roll back."""
+        return self._pipeline.target.snapshots
+
+    def announce(self, event: Event) -> None:
+        """Put an event into the record."""
+        self._recorder.write(event.model_copy(update={"step": self.step}))
+
+    def before_closure(self) -> None:
+        """See `StepListener`."""
+        if self._is_off:
+            return
+        self._pipeline.put_effects_on()
+        if self._inner is not None:
+            self._inner.begin()
+
+    def before_step(self, loss: Any) -> None:
+        """See `StepListener`."""
+        if self._is_off:
+            return
+        if loss is not None and not self._losses:
+            self._losses.append(loss)
+        try:
+            if self._pipeline.scale.is_used:
+                self._pipeline.notice_scaler()
+            self._pipeline.before_step(self._losses, self._sample_ids)
+        except Exception as error:
+            self._give_up(error)
+        self._report = None
+        self._losses = []
+        self._sample_ids = ()
+        if self._pipeline.target.is_stopped:
+            self._stop_if_asked()
+
+    def after_step(self) -> None:
+        """See `StepListener`."""
+        if self._is_off:
+            return
+        try:
+            if self._inner is not None:
+                self._inner.end()
+            self._pipeline.after_step()
+        except Exception as error:
+            self._give_up(error)
+        if self._pipeline.target.is_stopped:
+            self._stop_if_asked()
+
+    def _stop_if_asked(self) -> None:
+        if not self._pipeline.target.is_stopped or self._is_closed:
+            return
+        finding = self._pipeline.findings[-1] if self._pipeline.findings else None
+        why = finding.message if finding is not None else "a rule said so"
+        message = f"stopped at step {self._pipeline.step}: {why}"
+        if self.run_dir is not None:
+            message += f" See: gradguard audit {self.run_dir}"
+        self.close(status="stopped")
+        raise TrainingStopped(message, finding)
+
+    def _fault(self, what: str, error: Exception) -> None:
+        """Record and tell a fault of the guard's own, once for each part that fails."""
+        if what in self._told:
+            return
+        self._told.add(what)
+        if self.policy.on_internal_error == "raise":
+            raise error
+        logger.error("{}", printable(f"gradguard: {what} failed ({error!r}); training goes on without it"))
+        self._recorder.write(
+            Event(
+                step=self._pipeline.step if hasattr(self, "_pipeline") else 0,
+                event="internal_error",
+                message=f"{what} failed: {error!r}",
+                data={"part": what},
+            )
+        )
+
+    def _give_up(self, error: Exception) -> None:
+        """Switch the guard off after a fault that it cannot isolate; the training goes on unguarded."""
+        self._is_off = True
+        for effect in self._pipeline.target.effects.values():
+            effect.after_step(self._pipeline.target, self._pipeline.step)
+        self._fault("the guard itself (now off)", error)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs to decide exactly as an uninterrupted one; safe for weights_only loading."""
+        return {"version": STATE_VERSION, **to_plain(self._pipeline.state_dict())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state; load the model and the optimizer first.
+
+        Raises:
+            UsageError: the state is of another version or of other parameters; nothing was changed.
+        """
+        if state.get("version") != STATE_VERSION:
+            raise UsageError(f"a guard state of version {STATE_VERSION} is expected, got {state.get('version')!r}")
+        names = self._pipeline.monitor.table.names
+        if state["parameters"] != names:
+            other = [name for name in state["parameters"] if name not in set(names)]
+            hint = f"; {other[0]!r} is not among them{did_you_mean(other[0], names)}" if other else ""
+            raise UsageError(
+                f"the state is about {len(state['parameters'])} parameters, this guard watches {len(names)}{hint}"
+            )
+        plain = from_plain({key: value for key, value in state.items() if key != "snapshots"})
+        self._pipeline.load_state_dict({**plain, "snapshots": state["snapshots"]})
+        self._recorder.write(
+            Event(step=self.step, event="resumed", message=f"resumed at step {self.step} from a saved state")
+        )
+
+    def close(self, status: Literal["closed", "stopped", "failed"] = "closed") -> None:
+        """Take the hooks off and finish the record; closing twice is fine."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._is_off = True
+        if self._attachment is not None:
+            self._attachment.remove()
+        self._pipeline.finish()
+        steps = self._pipeline.step
+        self._recorder.write(Event(step=max(0, steps - 1), event=status, message=f"{status} after {steps} steps"))
+        self._recorder.finish(status)
+        self._finalizer.detach()
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(status="closed" if kind is None else "failed")

@@ -1,0 +1,141 @@
+"""Carries a decision out on the target and records every action and every non-action."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gradguard.contracts import Unavailable
+from gradguard.outcomes import Outcomes
+from gradguard.policy.decide import Action, RuleHistory, decide, dump_histories, load_histories
+from gradguard.policy.schema import Policy, Rule
+from gradguard.record.recorder import Recorder
+from gradguard.records import AnyRecord, Finding, Intervention, Withheld, WithheldReason
+from gradguard.target import Target
+
+
+SampleIds = tuple[int | str, ...]
+
+
+class Intervening:
+    """Turns findings into changes.
+
+    Args:
+        policy: what is to be done.
+        target: what may be changed.
+        rows_of: the parameters of each rule, None for all.
+        recorder: takes the records.
+        on_fault: called with (what failed, error) when a remedy raises.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        target: Target,
+        rows_of: Mapping[str, Sequence[int] | None],
+        recorder: Recorder,
+        on_fault: Callable[[str, Exception], None],
+    ) -> None:
+        self.policy = policy
+        self.target = target
+        self.rows_of = rows_of
+        self.recorder = recorder
+        self.outcomes = Outcomes(policy.horizon)
+        self.histories: Mapping[str, RuleHistory] = {}
+        self._records: list[AnyRecord] = []
+        self._on_fault = on_fault
+
+    def act(self, found: Sequence[tuple[Rule, Finding]], sample_ids: SampleIds) -> list[AnyRecord]:
+        """Decide about the findings of one step, apply what is decided; return the records of all of it."""
+        self._records = []
+        stats = self.target.stats
+        for diagnosis in {finding.diagnosis for _, finding in found}:
+            self.outcomes.saw(diagnosis, stats.step)
+        decision = decide(self.policy, found, self.histories, stats.step)
+        self.histories = decision.histories
+        for action in decision.actions:
+            self._carry_out(action, sample_ids)
+        for item in decision.withheld:
+            self._records.append(
+                self.recorder.write(
+                    Withheld(
+                        step=stats.step,
+                        rule=item.rule,
+                        rung=item.rung,
+                        diagnosis=item.finding.diagnosis,
+                        remedy=item.remedy,
+                        reason=item.reason,
+                        finding=item.finding,
+                        sample_ids=sample_ids,
+                    ),
+                    durable=False,
+                )
+            )
+        return self._records
+
+    def _carry_out(self, action: Action, sample_ids: SampleIds) -> None:
+        """Apply one remedy; a rung that is unavailable hands over to the next one."""
+        ladder = action.rule.ladder()
+        if not self._apply(action, sample_ids) and action.remedy.kind == "verdict":
+            for rung in (*range(action.rung + 1, len(ladder)), 0):
+                stand_ins = [Action(action.rule, action.finding, r, rung, "escalated") for r in ladder[rung]]
+                if rung != action.rung and any([self._apply(stand_in, sample_ids) for stand_in in stand_ins]):
+                    return
+
+    def _apply(self, action: Action, sample_ids: SampleIds) -> bool:
+        """Apply one remedy and record it; return whether it was available."""
+        target = self.target
+        finding, rows = action.finding, self._rows(action)
+        loss_before = self._median_loss()
+        reason: WithheldReason | None = None
+        detail, is_moot = "", False
+        try:
+            change = action.remedy.apply(target, finding, rows)
+        except Unavailable as error:
+            reason, detail = "unavailable", str(error)
+        except Exception as error:
+            reason, detail = "failed", repr(error)
+            self._on_fault(f"remedy {action.remedy.name!r}", error)
+        else:
+            if change is None:
+                is_moot = True
+                reason, detail = "unavailable", "there was nothing to change: what it limits was within its limit"
+        common: dict[str, Any] = {
+            "step": target.stats.step,
+            "rule": action.rule.name,
+            "rung": action.rung,
+            "diagnosis": finding.diagnosis,
+            "remedy": action.remedy.name,
+            "finding": finding,
+            "sample_ids": sample_ids,
+        }
+        if reason:
+            self._records.append(self.recorder.write(Withheld(reason=reason, detail=detail, **common)))
+            return is_moot
+        record = self.recorder.write(Intervention(reason=action.reason, change=change, **common))
+        self._records.append(record)
+        if action.remedy.kind != "notice":
+            self.outcomes.add(record.seq, target.stats.step, finding.diagnosis, loss_before)
+        return True
+
+    def _rows(self, action: Action) -> Sequence[int] | None:
+        """Return the parameters that a remedy acts on: the rule's, narrowed to those the finding named."""
+        rows = self.rows_of.get(action.rule.name)
+        if action.finding.indices and action.remedy.kind == "gradient":
+            named = action.finding.indices
+            return named if rows is None else tuple(row for row in named if row in set(rows))
+        return rows
+
+    def _median_loss(self) -> float:
+        losses = self.target.stats.losses.get(self.policy.horizon)
+        return losses.median if losses is not None else math.nan
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rules' histories and the judgements that are due."""
+        return {"histories": dump_histories(self.histories), "outcomes": self.outcomes.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from saved histories and judgements."""
+        self.histories = load_histories(state["histories"])
+        self.outcomes.load_state_dict(state["outcomes"])

@@ -1,0 +1,117 @@
+"""The diagnoses of a policy with their states, and the rolling statistics that they share. No torch.
+
+A recorded run can be put through it again: the same numbers give the same findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gradguard.contracts import Diagnosis
+from gradguard.policy.patterns import select
+from gradguard.policy.schema import Policy, Rule
+from gradguard.records import Finding
+from gradguard.running import LossWindow, NormWindow
+from gradguard.stats import FloatArray, ParameterTable, StepStats
+
+
+class Entry:
+    """One diagnosis on one set of parameters, and the rules that listen to it."""
+
+    def __init__(self, diagnosis: Diagnosis[Any], rows: tuple[int, ...], table: ParameterTable) -> None:
+        self.diagnosis = diagnosis
+        self.rows = rows
+        self.rules: list[tuple[int, Rule]] = []
+        self.update = diagnosis.update
+        self.state = diagnosis.init(table, rows)
+
+
+class Judgement:
+    """Finds what is wrong with a step.
+
+    Args:
+        policy: its rules say which diagnoses run, on which parameters.
+        table: the parameter tensors.
+        horizon: size of a loss window that is kept in any case.
+        on_fault: called with (what failed, error) when a diagnosis raises; it is switched off.
+    """
+
+    def __init__(
+        self, policy: Policy, table: ParameterTable, horizon: int, on_fault: Callable[[str, Exception], None]
+    ) -> None:
+        self._on_fault = on_fault
+        self.table = table
+        self.rows_of: dict[str, tuple[int, ...] | None] = {}
+        self.entries: list[Entry] = []
+        shared: dict[tuple[str, str, tuple[int, ...]], Entry] = {}
+        sizes, loss_sizes = set(), {horizon}
+        for index, rule in enumerate(policy.rules):
+            rows = None if rule.parameters is None else tuple(select(rule.parameters, table.names))
+            self.rows_of[rule.name] = rows
+            for remedies in rule.ladder():
+                sizes.update(size for remedy in remedies for size in remedy.windows())
+            if not isinstance(rule.when, Diagnosis):
+                continue
+            sizes.update(rule.when.windows())
+            loss_sizes.update(rule.when.loss_windows())
+            looked_at = tuple(range(len(table))) if rows is None else rows
+            key = (rule.when.name, rule.when.model_dump_json(), looked_at)
+            if key not in shared:
+                shared[key] = Entry(rule.when, looked_at, table)
+                self.entries.append(shared[key])
+            shared[key].rules.append((index, rule))
+        self.windows = {size: NormWindow(len(table) + 1, size) for size in sorted(sizes)}
+        self.losses = {size: LossWindow(size) for size in sorted(loss_sizes)}
+        self._scaler_entries = [entry for entry in self.entries if entry.diagnosis.sees_scaler_skips]
+
+    def judge(self, stats: StepStats) -> list[tuple[Rule, Finding]]:
+        """Return what every rule's diagnosis found at this step, in the policy's order."""
+        stats.windows, stats.losses = self.windows, self.losses
+        found: list[tuple[int, Rule, Finding]] = []
+        for entry in self._scaler_entries if stats.found_inf else self.entries:
+            try:
+                entry.state, finding = entry.update(entry.state, stats)
+            except Exception as error:  # a diagnosis may be anyone's; the training must not end with it
+                self.entries = [other for other in self.entries if other is not entry]
+                self._scaler_entries = [other for other in self._scaler_entries if other is not entry]
+                self._on_fault(f"diagnosis {entry.diagnosis.name!r} (now off)", error)
+                continue
+            if finding is not None:
+                found.extend((index, rule, finding) for index, rule in entry.rules)
+        if not found:
+            return []
+        found.sort(key=lambda item: item[0])
+        return [(rule, finding) for _, rule, finding in found]
+
+    def learn(self, levels: FloatArray, loss: float, has_loss: bool) -> None:
+        """Take an accepted step's norms, as measured, and its loss into the rolling statistics."""
+        for window in self.windows.values():
+            window.push(levels)
+        if has_loss:
+            for losses in self.losses.values():
+                losses.push(loss)
+
+    def forget(self) -> None:
+        """Start the rolling statistics and the diagnoses afresh."""
+        for window in (*self.windows.values(), *self.losses.values()):
+            window.forget()
+        for entry in self.entries:
+            entry.state = entry.diagnosis.init(self.table, entry.rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of all windows and states."""
+        return {
+            "windows": {size: window.state_dict() for size, window in self.windows.items()},
+            "losses": {size: losses.state_dict() for size, losses in self.losses.items()},
+            "states": [entry.diagnosis.dump_state(entry.state) for entry in self.entries],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put copied windows and states back."""
+        for size, window in self.windows.items():
+            window.load_state_dict(state["windows"][size])
+        for size, losses in self.losses.items():
+            losses.load_state_dict(state["losses"][size])
+        for entry, dumped in zip(self.entries, state["states"], strict=True):
+            entry.state = entry.diagnosis.load_state(entry.diagnosis.init(self.table, entry.rows), dumped)

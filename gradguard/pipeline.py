@@ -1,0 +1,350 @@
+"""One step through the whole flow: measure, diagnose, decide, act, record.
+
+    before_step:  gradients -> StepStats -> Finding* -> Decision -> Change -> record
+    after_step:   effects off, buffers accepted, and what is due now and then: probes, snapshots, outcomes
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from gradguard.buffer_shadow import BufferShadow
+from gradguard.contracts import REMEDIES
+from gradguard.exchange import Exchange
+from gradguard.intervention import Intervening, SampleIds
+from gradguard.judgement import Judgement
+from gradguard.loss_scale import LossScale
+from gradguard.monitor import Monitor
+from gradguard.policy.schema import Always, Policy, Rule
+from gradguard.record.recorder import Recorder
+from gradguard.record.statistics import Flag
+from gradguard.records import AnyRecord, Event, Finding
+from gradguard.reset_watch import ResetWatch
+from gradguard.snapshot import Snapshots
+from gradguard.stats import StepStats
+from gradguard.target import Target
+
+
+class Pipeline:
+    """Owns what changes from step to step, and runs the flow.
+
+    Args:
+        model: the user's model.
+        optimizer: the user's optimizer.
+        policy: what is looked for and what is done about it.
+        scaler: the user's GradScaler, or None.
+        recorder: takes records and rows.
+        on_fault: called with (what failed, error) when a part of the guard fails.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        policy: Policy,
+        scaler: torch.amp.GradScaler | None,
+        recorder: Recorder,
+        on_fault: Callable[[str, Exception], None],
+    ) -> None:
+        self.policy = policy
+        self.recorder = recorder
+        self._on_fault = on_fault
+        self.monitor = Monitor(model, optimizer, policy.monitor.parameters)
+        self.scale = LossScale(scaler)
+        self.step = 0
+        self.stats = StepStats(len(self.monitor.table))
+        self.target = Target(model, optimizer, self.stats)
+        self.judgement = Judgement(policy, self.monitor.table, policy.horizon, on_fault)
+        self.intervening = Intervening(policy, self.target, self.judgement.rows_of, recorder, on_fault)
+        self._is_enforcing = policy.mode == "enforce"
+        self._always = [rule for rule in policy.rules if isinstance(rule.when, Always)] if self._is_enforcing else []
+        self.findings: list[Finding] = []
+        self.records: list[AnyRecord] = []
+        needs = policy.needs() if self._is_enforcing else frozenset()
+        self.target.buffers = BufferShadow(model) if "buffers" in needs else None
+        options = policy.snapshots
+        if "snapshots" in needs:
+            self.target.snapshots = Snapshots(model, optimizer, options.every, options.max_memory_share)
+        self.exchange = Exchange(self.monitor.params[0].device) if Exchange.is_needed() else None
+        self.watch = ResetWatch(self.monitor.params)
+        self._versions: list[int] = []
+        self._next_probe = 1
+        self._next_due = 0
+        self._read_parameters()
+
+    def start(self) -> None:
+        """Write the layout, take the first probe and the snapshot of the state at attach time."""
+        self.recorder.write_layout(self.monitor.table)
+        self.monitor.probe(self.stats)
+        self._versions = [param._version for param in self.monitor.params]
+        if self.target.snapshots is not None:
+            self.target.snapshots.take(self.step, self._memory(), is_confirmed=True)
+
+    def before_step(self, losses: Sequence[Any], sample_ids: SampleIds = ()) -> None:
+        """Judge the gradients as they are now and change what the policy says.
+
+        Args:
+            losses: observed since the step before; floats or one-element tensors.
+            sample_ids: of the data that this step is about.
+        """
+        stats, target = self.stats, self.target
+        stats.step = self.step
+        target.begin()
+        if self.findings or self.records:
+            self.findings, self.records = [], []
+        if self.monitor.has_new_layout():
+            self._take_new_layout()
+            stats = self.stats
+        if self._versions:
+            self._check_for_loaded_weights()
+        self._read(losses)
+        if not stats.finite or (stats.has_loss and not math.isfinite(stats.loss)):
+            if not stats.found_inf:
+                stats.bad_state = self.monitor.nonfinite_parameters()
+        found = self.judgement.judge(stats)
+        if found or self._always:
+            self._act(found, sample_ids)
+        else:
+            self._learn_and_record(stats.levels, stats.global_norm, 0)
+
+    def put_effects_on(self) -> None:
+        """Put in force for this step what earlier interventions left."""
+        for effect in self.target.effects.values():
+            effect.before_step(self.target, self.step)
+
+    def judge_broken_step(self) -> None:
+        """Judge a step that ended in parameters that are not finite, although its first gradient was fine."""
+        stats = self.stats
+        stats.nonfinite = {
+            row: (int(param.isnan().sum()), int(param.isinf().sum()))
+            for row, param in enumerate(self.monitor.params)
+            if not bool(param.isfinite().all())
+        }
+        stats.finite = False
+        if found := self.judgement.judge(stats):
+            self.findings += [finding for _, finding in found]
+            self.records = self.records + self.intervening.act(found, ())
+            if self.target.restored is not None:
+                self.judgement.load_state_dict(self.target.restored.windows)
+
+    def notice_scaler(self) -> None:
+        """Record GradScaler's skips that no step hook saw, and judge them."""
+        if not (missed := self.scale.missed_skips()):
+            return
+        self._record_scaler_skips(missed)
+        stats = self.stats
+        stats.step, stats.found_inf = self.step, True
+        stats.scaler_skips, stats.loss_scale = self.scale.skips, self.scale.last_scale
+        self.target.begin()
+        self.records = []
+        self.monitor.measure(stats)
+        if found := self.judgement.judge(stats):
+            self.findings = [finding for _, finding in found]
+            self.records = self.intervening.act(found, ())
+
+    def _record_scaler_skips(self, count: int) -> None:
+        self.recorder.write(
+            Event(
+                step=self.step,
+                event="scaler_skip",
+                message=f"GradScaler skipped {count} step{'s' if count > 1 else ''}, scale now {self.scale.last_scale:g}",
+                data={"skips": count, "loss_scale": self.scale.last_scale},
+            ),
+            durable=False,
+        )
+
+    def _read(self, losses: Sequence[Any]) -> None:
+        """Fill the stats of this step."""
+        stats = self.stats
+        stats.has_loss = bool(losses)
+        stats.loss = mean_loss(losses) if losses else math.nan
+        rate = self.target.optimizer.param_groups[0]["lr"] if "lr" in self.target.optimizer.param_groups[0] else 0.0
+        stats.lr = rate if rate.__class__ is float else float(rate)
+        stats.is_stale = self.watch.is_stale
+        inverse_scale = 1.0
+        if self.scale.is_used or hasattr(self.target.optimizer, "grad_scale"):
+            inverse_scale = self.scale.read(self.target.optimizer, stats)
+            self.target.gradient_scale = 1.0 / inverse_scale
+            if stats.found_inf:
+                self._record_scaler_skips(1)
+        self.monitor.measure(stats, inverse_scale)
+        if self.exchange is not None:
+            self.exchange.agree(stats)
+
+    def _act(self, found: list[tuple[Rule, Finding]], sample_ids: SampleIds) -> None:
+        """Carry out what the findings and the rules for every step call for."""
+        stats, target = self.stats, self.target
+        levels, global_norm = stats.levels.copy(), stats.global_norm
+        flags = 0
+        if found:
+            flags |= Flag.FINDING
+            self.findings = list({id(finding): finding for _, finding in found}.values())
+            if target.snapshots is not None and any(finding.severity != "info" for finding in self.findings):
+                target.snapshots.distrust()
+            self.records = self.intervening.act(found, sample_ids)
+            if any(record.kind == "intervention" for record in self.records):
+                flags |= Flag.INTERVENTION
+            self._next_due = min(self._next_due, self.intervening.outcomes.next_due)
+        if not target.is_skipped and not stats.found_inf and stats.finite:
+            for rule in self._always:
+                for remedy in rule.do:
+                    remedy.apply(target, None, self.judgement.rows_of[rule.name])
+        if target.is_skipped:
+            flags |= Flag.SKIPPED_BY_GUARD
+        if target.is_rebaselined:
+            self.judgement.forget()
+        if target.restored is not None:
+            self.judgement.load_state_dict(target.restored.windows)
+            self._next_probe = self.step + 1
+        self._learn_and_record(levels, global_norm, flags)
+
+    def _learn_and_record(self, levels: Any, global_norm: float, flags: int) -> None:
+        stats = self.stats
+        if stats.found_inf:
+            flags |= Flag.SKIPPED_BY_SCALER
+        elif stats.finite and self.target.restored is None:
+            self.judgement.learn(levels, stats.loss, stats.has_loss)
+        if stats.is_stale:
+            flags |= Flag.STALE
+        if self.target.effects:
+            self.put_effects_on()
+        self.recorder.row(
+            self.step,
+            stats.loss,
+            stats.lr,
+            global_norm,
+            self.target.lr_factor,
+            self.target.clip_coef,
+            stats.loss_scale,
+            flags,
+            levels[1:],
+        )
+        if stats.bad_state:
+            stats.bad_state = ()
+
+    def after_step(self) -> None:
+        """Undo what was only for the step, accept its results, and do what is due now and then."""
+        target = self.target
+        if target.effects:
+            ended = [name for name, effect in target.effects.items() if not effect.after_step(target, self.step)]
+            for name in ended:
+                del target.effects[name]
+        self.watch.after_step()
+        self.scale.after_step(self.stats)
+        if target.buffers is not None and not target.is_skipped and len(target.buffers):
+            target.buffers.accept()
+        self.step += 1
+        if self.step >= self._next_due:
+            self._do_what_is_due()
+
+    def _do_what_is_due(self) -> None:
+        step, snapshots = self.step, self.target.snapshots
+        if step >= self._next_probe:
+            self._next_probe = step + self.policy.monitor.probe_every
+            self.monitor.probe(self.stats)
+        if snapshots is not None:
+            snapshots.confirm(step)
+            if step >= snapshots.next_step and not self.target.is_skipped and not self.stats.bad_state:
+                snapshots.take(step, self._memory())
+        for outcome in self.intervening.outcomes.collect(step, self.judgement.losses[self.policy.horizon].median):
+            self.recorder.write(outcome, durable=False)
+        self._next_due = min(self._next_probe, self.intervening.outcomes.next_due)
+        if snapshots is not None:
+            self._next_due = min(self._next_due, snapshots.next_due(step))
+
+    def finish(self) -> None:
+        """Write down what still waits for its judgement, and let go of the hooks."""
+        for outcome in self.intervening.outcomes.give_up(self.step, self.judgement.losses[self.policy.horizon].median):
+            self.recorder.write(outcome, durable=False)
+        self.watch.close()
+
+    def _read_parameters(self) -> None:
+        self.target.params = self.monitor.params
+        self.target.table = self.monitor.table
+
+    def _take_new_layout(self) -> None:
+        """The optimizer has new parameters: measure them too, and start the rolling statistics afresh."""
+        known = len(self.monitor.table)
+        self.monitor.read_layout()
+        table = self.monitor.table
+        fresh = StepStats(len(table))
+        fresh.step, fresh.loss_scale, fresh.scaler_skips = self.step, self.stats.loss_scale, self.stats.scaler_skips
+        self.stats = self.target.stats = fresh
+        self._read_parameters()
+        self.judgement = Judgement(self.policy, table, self.policy.horizon, self._on_fault)
+        self.intervening.rows_of = self.judgement.rows_of
+        self.watch.close()
+        self.watch = ResetWatch(self.monitor.params)
+        self.recorder.write_layout(table)
+        self.recorder.write(
+            Event(
+                step=self.step,
+                event="parameters_changed",
+                message=f"the optimizer has {len(table)} parameters now ({known} before); rolling statistics start afresh",
+                data={"before": known, "after": len(table)},
+            )
+        )
+        self.monitor.probe(self.stats)
+        if self.target.snapshots is not None:
+            self.target.snapshots.take(self.step, self._memory(), is_confirmed=True)
+
+    def _memory(self) -> dict[str, Any]:
+        return self.judgement.state_dict()
+
+    def _check_for_loaded_weights(self) -> None:
+        """Before the first step: if weights were loaded since the guard was attached, start from these."""
+        if self._versions != [param._version for param in self.monitor.params]:
+            if self.target.buffers is not None:
+                self.target.buffers.accept()
+            if self.target.snapshots is not None:
+                self.target.snapshots.take(self.step, self._memory(), is_confirmed=True)
+        self._versions = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs to decide exactly as this one would."""
+        snapshots = self.target.snapshots
+        return {
+            "step": self.step,
+            "parameters": list(self.monitor.table.names),
+            "judgement": self.judgement.state_dict(),
+            "intervening": self.intervening.state_dict(),
+            "effects": {name: effect.state_dict() for name, effect in self.target.effects.items()},
+            "snapshots": snapshots.state_dict() if snapshots is not None else None,
+            "scale": self.scale.state_dict(),
+            "weight_norms": self.stats.weight_norms.copy(),
+            "bad_state": list(self.stats.bad_state),
+            "next_probe": self._next_probe,
+            "next_due": self._next_due,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state; the model and the optimizer must have been loaded before."""
+        self.step = int(state["step"])
+        self.judgement.load_state_dict(state["judgement"])
+        self.intervening.load_state_dict(state["intervening"])
+        self.target.effects = {
+            name: REMEDIES.get(name).restore_effect(effect) for name, effect in state["effects"].items()
+        }
+        if self.target.snapshots is not None and state["snapshots"] is not None:
+            self.target.snapshots.load_state_dict(state["snapshots"])
+        if self.target.buffers is not None:
+            self.target.buffers.accept()
+        self.scale.load_state_dict(state["scale"])
+        self.stats.weight_norms = np.array(state["weight_norms"], dtype=np.float32)
+        self.stats.bad_state = tuple(state["bad_state"])
+        self._next_probe, self._next_due = int(state["next_probe"]), int(state["next_due"])
+        self._versions = []
+
+
+def mean_loss(losses: Sequence[Any]) -> float:
+    """Return the mean of the losses that were observed for one step, as a float."""
+    if len(losses) == 1:
+        return float(losses[0])
+    return math.fsum([float(loss) for loss in losses]) / len(losses)

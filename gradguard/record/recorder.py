@@ -1,0 +1,110 @@
+"""Where the guard hands over what it has to say: journal, statistics and sinks, none of which may break the training."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from gradguard.contracts import Sink
+from gradguard.record.directory import RunDirectory
+from gradguard.records import AnyRecord, Record
+from gradguard.stats import FloatArray, ParameterTable
+
+
+R = TypeVar("R", bound=Record)
+KEPT = 1000  # records kept in memory, for `guard.records`
+
+
+class Recorder:
+    """Writes records and rows, and goes on without the part that failed.
+
+    Args:
+        directory: the run directory, or None to keep records in memory only.
+        sinks: who is told of records.
+        on_fault: called with (what failed, error) the first time that something fails.
+    """
+
+    def __init__(
+        self, directory: RunDirectory | None, sinks: Sequence[Sink], on_fault: Callable[[str, Exception], None]
+    ) -> None:
+        self.directory = directory
+        self.kept: deque[AnyRecord] = deque(maxlen=KEPT)
+        self._sinks = list(sinks)
+        self._on_fault = on_fault
+        self._num_unwritten = 0
+        self._seq = 0
+        self._has_rows = directory is not None
+
+    def write(self, record: R, durable: bool = True) -> R:
+        """Write one record to the journal, keep it, tell the sinks; return it with its `seq`."""
+        written = record.model_copy(update={"seq": self._seq})
+        if self.directory is not None:
+            try:
+                self.directory.statistics.flush()
+                written = self.directory.journal.append(record, durable=durable)
+            except (OSError, ValueError) as error:
+                self._num_unwritten += 1
+                self._on_fault("writing the record", error)
+        self._seq = written.seq + 1
+        self.kept.append(written)  # type: ignore[arg-type]
+        for sink in tuple(self._sinks):
+            try:
+                sink.emit(written)  # type: ignore[arg-type]
+            except Exception as error:
+                self._sinks.remove(sink)
+                self._on_fault(f"sink {sink.name!r}", error)
+        return written
+
+    def row(
+        self,
+        step: int,
+        loss: float,
+        lr: float,
+        global_norm: float,
+        lr_factor: float,
+        clip_coef: float,
+        loss_scale: float,
+        flags: int,
+        norms: FloatArray,
+    ) -> None:
+        """Add one step's row of statistics; see `StatisticsWriter.append`."""
+        if self._has_rows:
+            try:
+                self.directory.statistics.append(  # type: ignore[union-attr]
+                    step, loss, lr, global_norm, lr_factor, clip_coef, loss_scale, flags, norms
+                )
+            except (OSError, ValueError) as error:
+                self._on_fault("writing the statistics", error)
+
+    def write_layout(self, table: ParameterTable) -> None:
+        """Say which parameters the rows are about from now on."""
+        if self.directory is not None:
+            try:
+                self.directory.write_layout(table)
+            except OSError as error:
+                self._has_rows = False
+                self._on_fault("writing the statistics", error)
+
+    def flush(self) -> None:
+        """Write the rows that are buffered."""
+        if self.directory is not None:
+            try:
+                self.directory.statistics.flush()
+            except (OSError, ValueError) as error:
+                self._on_fault("writing the statistics", error)
+
+    def finish(self, status: str) -> None:
+        """Close everything and say how the run ended."""
+        if self.directory is not None:
+            try:
+                self.directory.finish(status)
+            except (OSError, ValueError) as error:
+                self._on_fault("closing the record", error)
+        self._has_rows = False
+        for sink in self._sinks:
+            try:
+                sink.close()
+            except Exception as error:
+                self._on_fault(f"sink {sink.name!r}", error)
+        self._sinks.clear()

@@ -1,0 +1,43 @@
+"""What `guard.last` says about the step that was just taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gradguard.records import AnyRecord, Finding, Intervention, Withheld
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step, as the guard saw it.
+
+    Args:
+        step: optimizer step, 0-based; -1 before the first.
+        skipped: the step was not applied.
+        skipped_by: "guard", "scaler", or None when it was applied.
+        global_norm: L2 norm of all gradients as measured, before any remedy.
+        lr_factor: the guard's factor on the learning rate.
+        clip_coef: what the gradients as a whole were multiplied by.
+        findings: what was found wrong.
+        records: actions and non-actions, in order.
+    """
+
+    step: int
+    skipped: bool
+    skipped_by: Literal["guard", "scaler"] | None
+    global_norm: float
+    lr_factor: float
+    clip_coef: float
+    findings: tuple[Finding, ...]
+    records: tuple[AnyRecord, ...]
+
+    @property
+    def interventions(self) -> tuple[Intervention, ...]:
+        """The actions that were carried out."""
+        return tuple(record for record in self.records if isinstance(record, Intervention))
+
+    @property
+    def withheld(self) -> tuple[Withheld, ...]:
+        """The actions that were due and not carried out, with their reasons."""
+        return tuple(record for record in self.records if isinstance(record, Withheld))
