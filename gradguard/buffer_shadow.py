@@ -4,68 +4,77 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+
+class _Owner:
+    """One module with buffers: the live dict, the copies, and the versions at the time of the copy."""
+
+    def __init__(self, module: nn.Module) -> None:
+        # Normalisation kernels write running statistics without counting the tensor's version up.
+        self.is_silent = isinstance(module, _NormBase)
+        self.live = module._buffers
+        self.names = [name for name, buffer in module._buffers.items() if buffer is not None]
+        self.copies = [module._buffers[name].detach().clone() for name in self.names]  # type: ignore[union-attr]
+        self.versions = self.read_versions()
+
+    def read_versions(self) -> list[int]:
+        return [-1 if (buffer := self.live.get(name)) is None else buffer._version + id(buffer) for name in self.names]
 
 
 class BufferShadow:
-    """Keeps one copy of every buffer and refreshes only those that were written to.
+    """Keeps one copy of every buffer and refreshes only those of modules that wrote to one.
 
-    A buffer's version number tells whether it was written to; one that was never written to costs no copy after the
-    first. A buffer that was replaced by another tensor counts as written to.
+    A buffer's version number tells whether it was written to or replaced; a module whose buffers were never touched (an
+    attention mask, a table of positions) costs no copy after the first.
 
     Args:
-        model: the buffers' owner, read afresh when buffers are added.
+        model: the buffers' owner.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._slots: list[tuple[dict[str, Tensor | None], str]] = []
-        self._copies: list[Tensor] = []
-        self._versions: list[tuple[int, int]] = []
-        for module in model.modules():
-            for name, buffer in module._buffers.items():
-                if buffer is not None:
-                    self._slots.append((module._buffers, name))
-                    self._copies.append(buffer.detach().clone())
-                    self._versions.append((id(buffer), buffer._version))
+        self._owners = [_Owner(module) for module in model.modules() if module._buffers]
+        self._owners = [owner for owner in self._owners if owner.names]
 
     def __len__(self) -> int:
-        return len(self._slots)
-
-    def nbytes(self) -> int:
-        """Return the memory that the copies take, bytes."""
-        return sum(copy.numel() * copy.element_size() for copy in self._copies)
-
-    def _written(self) -> list[tuple[int, Tensor]]:
-        versions = self._versions
-        found = []
-        for i, (owner, name) in enumerate(self._slots):
-            buffer = owner.get(name)
-            if buffer is not None and versions[i] != (id(buffer), buffer._version):
-                found.append((i, buffer))
-        return found
+        return sum(len(owner.names) for owner in self._owners)
 
     @torch.no_grad()
     def accept(self) -> None:
         """Take the buffers' present values as good: call after an applied step."""
-        for i, buffer in self._written():
-            copy = self._copies[i]
-            if copy.shape == buffer.shape and copy.dtype == buffer.dtype and copy.device == buffer.device:
-                copy.copy_(buffer)
-            else:
-                self._copies[i] = buffer.detach().clone()
-            self._versions[i] = (id(buffer), buffer._version)
+        into: list[Tensor] = []
+        source: list[Tensor] = []
+        for owner in self._owners:
+            versions = owner.read_versions()
+            if not owner.is_silent and versions == owner.versions:
+                continue
+            owner.versions = versions
+            for i, name in enumerate(owner.names):
+                buffer, copy = owner.live.get(name), owner.copies[i]
+                if buffer is None:
+                    continue
+                if buffer.shape == copy.shape and buffer.dtype == copy.dtype and buffer.device == copy.device:
+                    into.append(copy)
+                    source.append(buffer)
+                else:
+                    owner.copies[i] = buffer.detach().clone()
+        if into:
+            torch._foreach_copy_(into, source)
 
     @torch.no_grad()
     def restore(self) -> int:
-        """Put the accepted values back; return how many buffers had been written to since."""
-        written = self._written()
-        for i, buffer in written:
-            copy = self._copies[i]
-            if copy.shape == buffer.shape:
-                buffer.copy_(copy)
-                self._versions[i] = (id(buffer), buffer._version)
-            else:
-                fresh = copy.clone()
-                owner, name = self._slots[i]
-                owner[name] = fresh
-                self._versions[i] = (id(fresh), fresh._version)
-        return len(written)
+        """Put the accepted values back; return how many buffers differ from them by then."""
+        restored = 0
+        for owner in self._owners:
+            if not owner.is_silent and owner.read_versions() == owner.versions:
+                continue
+            for i, name in enumerate(owner.names):
+                buffer, copy = owner.live.get(name), owner.copies[i]
+                if buffer is None or buffer.shape != copy.shape:
+                    owner.live[name] = copy.clone()
+                    restored += 1
+                elif not torch.equal(buffer, copy):
+                    buffer.copy_(copy)
+                    restored += 1
+            owner.versions = owner.read_versions()
+        return restored

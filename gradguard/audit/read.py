@@ -25,6 +25,7 @@ from gradguard.records import AnyRecord, Event, Finding, Intervention, Outcome, 
 
 
 MAX_HINTS = 5  # runs named in an error message
+HINT_DEPTH = 3  # folders deep that they are looked for
 _RECORD: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)
 
 
@@ -279,7 +280,7 @@ def _not_a_run(path: Path) -> str:
     else:
         what, below = f"is not a run directory (no {INFO_FILE})", path
     near: list[str] = []
-    for pattern in (INFO_FILE, f"*/{INFO_FILE}", f"*/*/{INFO_FILE}"):
-        near += sorted(str(entry.parent) for entry in below.glob(pattern))
+    for depth in range(HINT_DEPTH + 1):
+        near += sorted(str(entry.parent) for entry in below.glob("*/" * depth + INFO_FILE))
     hint = f"; runs near it: {', '.join(near[:MAX_HINTS])}" if near else ""
     return f"{path} {what}{hint}{', ...' if len(near) > MAX_HINTS else ''}"

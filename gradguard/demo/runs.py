@@ -106,7 +106,13 @@ def train(
                 on_step(step, losses[-1])
         except TrainingStopped as error:
             stopped = str(error)
-    return Run(tuple(losses), evaluate(model, held_out), tuple(injector.log), stopped)
+    return Run(
+        losses=tuple(losses),
+        held_out=evaluate(model, held_out),
+        injected=tuple(injector.log),
+        stopped=stopped,
+        recorded_in=None if guard is None or guard.run_dir is None else Path(guard.run_dir),
+    )
 
 
 def learning_rate_factor(step: int, num_steps: int) -> float:

@@ -109,10 +109,13 @@ def read(data: bytes, suffix: str, file: str, problems: list[Problem]) -> Node |
     except _FileError as error:
         problems.append(error.problem)
         return None
+    except ValueError as error:  # an integer of thousands of digits, half of a surrogate pair
+        problems.append(Problem(whole, f"cannot be read: {error}"))
+        return None
     except RecursionError:
         problems.append(Problem(whole, f"nested deeper than {MAX_DEPTH} levels"))
         return None
-    if root is None or root.value in (None, {}):
+    if root is None or root.value is None or (root.value == {} and not problems):
         problems.append(Problem(whole, "the file is empty; `gradguard init` writes a policy to start from"))
         return None
     if not isinstance(root.value, dict):
@@ -191,6 +194,11 @@ class _Composer(yaml.SafeLoader):
         return node
 
 
+def _join_surrogates(text: str) -> str:
+    """Return text with characters beyond U+FFFF whole, which JSON may escape as two halves and PyYAML leaves apart."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16")
+
+
 _FORMS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "null": (r"~|null|Null|NULL|", lambda text: None),
     "bool": (r"true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
@@ -199,8 +207,7 @@ _FORMS: dict[str, tuple[str, Callable[[str], Any]]] = {
         r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
         lambda text: float(re.sub(r"\.(?=[iInN])", "", text)),
     ),
-    # JSON writes characters beyond U+FFFF as two surrogates, which belong together.
-    "str": (r"(?s:.*)", lambda text: text.encode("utf-16", "surrogatepass").decode("utf-16")),
+    "str": (r"(?s:.*)", _join_surrogates),
 }
 for _kind in ("null", "bool", "int", "float"):
     _Composer.add_implicit_resolver(YAML_TAG + _kind, re.compile(rf"(?:{_FORMS[_kind][0]})\Z"), [None])
@@ -240,11 +247,11 @@ class _Locator:
         for key, child in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 self.problems.append(Problem(self.place(key), "a key must be text"))
-            elif key.value in mapping:
-                first = mapping[key.value].key_place.line
-                self.problems.append(Problem(self.place(key), f"duplicate key {key.value!r}, first on line {first}"))
+            elif (name := _join_surrogates(key.value)) in mapping:
+                first = mapping[name].key_place.line
+                self.problems.append(Problem(self.place(key), f"duplicate key {name!r}, first on line {first}"))
             else:
-                mapping[key.value] = self.locate(child, key)
+                mapping[name] = self.locate(child, key)
         return mapping
 
     def _scalar(self, node: yaml.Node) -> Any:

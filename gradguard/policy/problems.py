@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Component, Diagnosis, Registry, Remedy, Sink
+from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Component, Registry
 from gradguard.errors import did_you_mean
 from gradguard.policy.locate import Node, Place, Problem
 from gradguard.policy.schema import Policy
@@ -20,11 +20,7 @@ from gradguard.policy.schema import Policy
 # Keys of a file that are used up while it is loaded, so no field of `Policy` has their name.
 LOADING_KEYS = ("extends", "remove")
 
-REGISTRIES: tuple[tuple[type[Component], Registry[Any]], ...] = (
-    (Diagnosis, DIAGNOSES),
-    (Remedy, REMEDIES),
-    (Sink, SINKS),
-)
+FAMILIES: dict[str, Registry[Any]] = {"when": DIAGNOSES, "do": REMEDIES, "sinks": SINKS}
 SHAPES = {
     "model_type": "a mapping of keys to values",
     "dict_type": "a mapping of keys to values",
@@ -148,7 +144,7 @@ def _follow(root: Node, location: Sequence[int | str], is_about_key: bool) -> _S
     union: Node | None = None
     is_inside = False
     for part in location[:-1] if is_about_key else location:
-        node, models = _enter_component(node, models)
+        node, models = _enter_component(node, models, label)
         is_inside = union is not None
         if isinstance(part, int):
             # A lone value may stand for a list of one; it is then its own item 0.
@@ -160,19 +156,19 @@ def _follow(root: Node, location: Sequence[int | str], is_about_key: bool) -> _S
             models = frozenset().union(*(_models_of(field.annotation) for field in fields))
         else:
             union = union or node
-    node, models = _enter_component(node, models)
+    node, models = _enter_component(node, models, label)
     return _Spot(node, models, label, union, is_inside or (is_about_key and union is not None))
 
 
-def _enter_component(node: Node, models: frozenset[type[BaseModel]]) -> tuple[Node, frozenset[type[BaseModel]]]:
+def _enter_component(
+    node: Node, models: frozenset[type[BaseModel]], label: str
+) -> tuple[Node, frozenset[type[BaseModel]]]:
     """Step from `{name: options}` to the options and the component's class; else stay."""
-    if not isinstance(node.value, dict) or len(node.value) != 1:
+    registry = FAMILIES.get(label.partition("[")[0])
+    if registry is None or not any(map(_is_open, models)) or not isinstance(node.value, dict) or len(node.value) != 1:
         return node, models
     ((name, options),) = node.value.items()
-    for base, registry in REGISTRIES:
-        if any(issubclass(model, base) and _is_open(model) for model in models) and name in registry.names():
-            return options, frozenset([registry.get(name)])
-    return node, models
+    return (options, frozenset([registry.get(name)])) if name in registry.names() else (node, models)
 
 
 def _is_open(model: type[BaseModel]) -> bool:

@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 
@@ -23,16 +24,21 @@ def to_json(value: Any, indent: int | None = None) -> str:
         >>> to_json({"loss": float("nan"), "name": "a\x1bb"})
         '{"loss":"NaN","name":"a\\u001bb"}'
     """
-    plain = _finite(to_jsonable_python(value, fallback=repr))
     separators = (",", ":") if indent is None else None
-    return json.dumps(plain, ensure_ascii=True, allow_nan=False, indent=indent, separators=separators)
+    return json.dumps(_plain(value), ensure_ascii=True, allow_nan=False, indent=indent, separators=separators)
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return value
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, BaseModel):
+        return _plain(value.model_dump())
+    return _plain(to_jsonable_python(value, fallback=repr))

@@ -51,7 +51,8 @@ def test_check_accepts_every_preset_and_names_its_rules(name: str) -> None:
 def test_check_shows_what_narrows_a_rule_and_its_ladder() -> None:
     Path("p.yaml").write_text(
         "rules:\n- {when: {exploding_gradient: {ratio: 20}}, do: {rescale: {factor: 0.1}}, parameters: ['wte.*'],\n"
-        "   min_severity: critical, cooldown: 7, budget: 9, escalate: [{after: 2, within: 5, do: [skip_step, notify]}]}\n"
+        "   min_severity: critical, cooldown: 7, budget: 9,\n"
+        "   escalate: [{after: 2, within: 5, do: [skip_step, notify]}]}\n"
     )
     text = flat(run("check", "p.yaml").stdout)
     for part in (
