@@ -162,7 +162,10 @@ class Effect(Protocol):
     remedy: str
 
     def before_step(self, target: Target, step: int) -> None:
-        """Put the effect in force just before torch's step."""
+        """Put the effect in force just before torch's step; called again whenever effects changed since."""
+
+    def on_gradients(self, target: Target, step: int) -> None:
+        """Change the gradients that torch's step is about to use; called once a step, when they are measured."""
 
     def after_step(self, target: Target, step: int) -> bool:
         """Take it off just after torch's step; return whether it goes on."""

@@ -182,10 +182,11 @@ class Monitor:
         """Sample what is too dear for every step: weight norms, and whether parameters and buffers are finite.
 
         Args:
-            stats: its `weight_norms`, `weights_age` and `bad_state` are written.
         """
         stats.weight_norms = grad_norms([param.detach() for param in self.params])
-        stats.weights_age = 0
+        total = float(np.linalg.norm(stats.weight_norms.astype(np.float64)))
+        if isinstance(self.optimizer, torch.optim.SGD) and 0 < total < math.inf:
+            stats.sgd_reach = total
         stats.bad_state = self.nonfinite_state()
 
     def nonfinite_parameters(self) -> tuple[str, ...]:

@@ -109,7 +109,7 @@ class Pipeline:
             if not stats.found_inf:
                 stats.bad_state = self.monitor.nonfinite_parameters()
         found = self.judgement.judge(stats)
-        if found or self._always:
+        if found or self._always or target.effects:
             self._act(found, sample_ids)
         else:
             self._learn_and_record(stats.levels, stats.global_norm, 0)
@@ -196,6 +196,9 @@ class Pipeline:
             for rule in self._always:
                 for remedy in rule.do:
                     remedy.apply(target, None, self.judgement.rows_of[rule.name])
+            for effect in target.effects.values():
+                effect.on_gradients(target, self.step)
+        self.put_effects_on()
         if target.is_skipped:
             flags |= Flag.SKIPPED_BY_GUARD
         if target.is_rebaselined:
@@ -213,8 +216,6 @@ class Pipeline:
             self.judgement.learn(levels, stats.loss, stats.has_loss)
         if stats.is_stale:
             flags |= Flag.STALE
-        if self.target.effects:
-            self.put_effects_on()
         self.recorder.row(
             self.step,
             stats.loss,

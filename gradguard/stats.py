@@ -59,7 +59,8 @@ class StepStats:
         overflowed: () int, parameters whose plain float32 norm overflowed although every entry is finite.
         nonfinite: {row: (NaN entries, infinite entries)} of parameters with non-finite gradients.
         weight_norms: (P,) float32 L2 norms of the weights, sampled; NaN before the first sample.
-        weights_age: steps since `weight_norms` was sampled, 0 when at this step.
+        sgd_reach: norm of all weights at the last sample when the optimizer is SGD, whose update is lr times the gradient;
+            infinite for optimizers that normalise the gradient, and while the weights are zero.
         bad_state: names of parameters and buffers that were found non-finite at this step.
         is_stale: gradients were not reset since the last step.
         loss_scale: GradScaler's scale, or 1.
@@ -87,9 +88,9 @@ class StepStats:
         "norms",
         "overflowed",
         "scaler_skips",
+        "sgd_reach",
         "step",
         "weight_norms",
-        "weights_age",
         "windows",
     )
 
@@ -105,7 +106,7 @@ class StepStats:
         self.overflowed: tuple[int, ...] = ()
         self.nonfinite: dict[int, tuple[int, int]] = {}
         self.weight_norms: FloatArray = np.full(num_parameters, np.nan, dtype=np.float32)
-        self.weights_age = 0
+        self.sgd_reach = float("inf")
         self.bad_state: tuple[str, ...] = ()
         self.is_stale = False
         self.loss_scale = 1.0

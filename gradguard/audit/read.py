@@ -131,7 +131,7 @@ def read_info(path: Path) -> dict[str, Any]:
 def run_names(path: str | os.PathLike[str]) -> list[str]:
     """Return the names of the guards that recorded under a run directory, sorted; without the unnamed one."""
     folder = Path(path)
-    return sorted(entry.parent.name for entry in folder.glob(f"*/{INFO_FILE}")) if folder.is_dir() else []
+    return sorted(entry.parent.name for entry in folder.glob(f"*/{INFO_FILE}")) if os.path.isdir(folder) else []
 
 
 def locate(path: str | os.PathLike[str], name: str | None = None) -> Path:
@@ -150,7 +150,7 @@ def locate(path: str | os.PathLike[str], name: str | None = None) -> Path:
         if name not in names:
             raise RecordError(f"{folder}: no guard named {name!r} recorded here{did_you_mean(name, names)}")
         return folder / name
-    if (folder / INFO_FILE).exists() or not names:
+    if not names or os.path.exists(folder / INFO_FILE):
         return folder
     if len(names) > 1:
         raise RecordError(f"{folder}: several guards recorded here, say which by name: {', '.join(names)}")
@@ -273,9 +273,9 @@ def read_run(path: str | os.PathLike[str], name: str | None = None) -> Run:
 
 
 def _not_a_run(path: Path) -> str:
-    if not path.exists():
+    if not os.path.exists(path):
         what, below = "does not exist", path.parent
-    elif path.is_file():
+    elif os.path.isfile(path):
         what, below = "is a file; give the run directory", path.parent
     else:
         what, below = f"is not a run directory (no {INFO_FILE})", path

@@ -45,6 +45,8 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         extreme_ratio: norm over rolling median from which one step alone does, > 1.
         window: steps of the rolling statistics, >= 2.
         warmup: accepted steps before a row is judged, >= 2; an extreme global norm is believed after 5.
+        max_update: with SGD, lr x norm(gradient) over norm(weights) from which a step is alarming from the first one on,
+            > 0.
     """
 
     name = "exploding_gradient"
@@ -52,7 +54,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     computed = (
         "z = (ln g - median ln g) / max(1.4826 MAD, 0.1) over the window, for the global norm and for each parameter. Alarm: "
         "z > zscore and g > ratio x median twice within 3 steps, or g > extreme_ratio x median once, and g above the level "
-        "of the first steps. A parameter counts when its norm is at least 0.3 of the usual global norm. Norms are measured "
+        "of the first steps. With SGD also, from the first step on, when lr x g > max_update x norm(weights). A parameter counts when its norm is at least 0.3 of the usual global norm. Norms are measured "
         "before any remedy, and the median follows a lasting change of level within half a window."
     )
     cure = (
@@ -66,6 +68,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     extreme_ratio: float = Field(default=100.0, gt=1, allow_inf_nan=False)
     window: int = Field(default=50, ge=2)
     warmup: int = Field(default=20, ge=2)
+    max_update: float = Field(default=10.0, gt=0, allow_inf_nan=False)
 
     def windows(self) -> Sequence[int]:
         return (self.window,)
@@ -81,6 +84,8 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         window = stats.windows[self.window]
         if stats.overflowed:
             return state, self._overflow(state, stats)
+        if stats.lr * stats.global_norm > self.max_update * stats.sgd_reach:
+            return state, self._too_far(state, stats)
         if window.steps < self.warmup:
             return state, self._early(state, stats, window)
         if state.start is None:
@@ -148,6 +153,25 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
             advice="If it comes back: lower the learning rate or warm it up, check initialisation and normalisation.",
             evidence={"z": self._z(level, median, window, row), "scope": "global" if is_global else "parameters"},
             indices=() if is_global else members,
+        )
+
+    def _too_far(self, state: ExplodingState, stats: StepStats) -> Finding | None:
+        if not state.covers_all or not stats.finite:
+            return None
+        reach = stats.lr * stats.global_norm / stats.sgd_reach
+        name = state.table.names[int(np.argmax(stats.norms))]
+        return Finding(
+            diagnosis=self.name,
+            step=stats.step,
+            severity="critical",
+            statistic="update over weights",
+            value=reach,
+            threshold=self.max_update,
+            parameters=(name,),
+            num_parameters=len(state.table),
+            message=f"This SGD update is {reach:,.3g} times as large as the weights themselves, most of it in {name}.",
+            advice="Lower the learning rate, scale inputs and targets to unit variance, or initialise with smaller weights.",
+            evidence={"scope": "global", "gradient_norm": stats.global_norm, "lr": stats.lr},
         )
 
     def _overflow(self, state: ExplodingState, stats: StepStats) -> Finding:

@@ -222,8 +222,8 @@ def _check_name(name: str) -> None:
 
 def _explain(target: Path, error: OSError) -> str:
     for folder in (target, *target.parents):
-        if folder.exists():
-            if not folder.is_dir():
+        if os.path.exists(folder):  # unlike Path.exists, without an error for names that are too long
+            if not os.path.isdir(folder):
                 return f"run_dir {str(target)!r} cannot be made: {str(folder)!r} is a file; give a directory"
             break
     reason = error.strerror or error

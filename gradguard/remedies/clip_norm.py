@@ -4,33 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import TYPE_CHECKING, Literal
 
 from gradguard.contracts import REMEDIES, Remedy
+from gradguard.norm_limit import NormLimit, limit_windows, resolve_limit
 from gradguard.records import Change, Finding
 
 
 if TYPE_CHECKING:
     from gradguard.stats import StepStats
     from gradguard.target import Target
-
-
-class MedianTimes(BaseModel):
-    """A limit that follows the run: a multiple of the rolling median norm.
-
-    Args:
-        median_times: multiple, > 0.
-        window: steps of the rolling median, >= 2.
-        fallback: limit while there is no median yet, and for norms that overflowed, > 0.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    median_times: float = Field(gt=0, allow_inf_nan=False)
-    window: int = Field(default=50, ge=2)
-    fallback: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
 
 @REMEDIES.register
@@ -54,33 +37,27 @@ class ClipNorm(Remedy):
     computed = "grad *= min(1, max_norm / (norm + 1e-6)), with the norm that was measured for this step."
     source = "Pascanu et al. 2013; torch.nn.utils.clip_grad_norm_"
 
-    max_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | MedianTimes
+    max_norm: NormLimit
     scope: Literal["auto", "global", "per_parameter"] = "auto"
 
     def windows(self) -> Sequence[int]:
         """Return the window sizes that the limit reads."""
-        return (self.max_norm.window,) if isinstance(self.max_norm, MedianTimes) else ()
+        return limit_windows(self.max_norm)
 
     def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change | None:
         """See `Remedy.apply`; with a finding about parameters only these are clipped."""
         stats = target.stats
         if self.scope == "per_parameter" or (self.scope == "auto" and finding is not None and finding.indices):
-            return self._clip_each(target, stats, target.rows(rows))
-        return self._clip_together(target, stats, target.rows(rows), is_everything=rows is None)
+            return self._clip_each(target, stats, finding, target.rows(rows))
+        return self._clip_together(target, stats, finding, target.rows(rows), is_everything=rows is None)
 
-    def _limit(self, stats: StepStats, row: int) -> float:
-        if not isinstance(self.max_norm, MedianTimes):
-            return self.max_norm
-        median = float(stats.windows[self.max_norm.window].median[row])
-        if stats.overflowed or not median > 0:
-            return self.max_norm.fallback
-        return self.max_norm.median_times * median
-
-    def _clip_together(self, target: Target, stats: StepStats, rows: list[int], is_everything: bool) -> Change | None:
+    def _clip_together(
+        self, target: Target, stats: StepStats, finding: Finding | None, rows: list[int], is_everything: bool
+    ) -> Change | None:
         from gradguard import functional
 
         norm = stats.global_norm if is_everything else float(math.sqrt(sum(float(stats.norms[i]) ** 2 for i in rows)))
-        limit = self._limit(stats, 0)
+        limit = resolve_limit(self.max_norm, stats, finding, 0)
         factor = functional.clip_coefficient(norm, limit)
         if not factor < 1.0 or not math.isfinite(norm):
             return None
@@ -95,13 +72,13 @@ class ClipNorm(Remedy):
             after={"norm": norm * factor, "factor": factor, "max_norm": limit},
         )
 
-    def _clip_each(self, target: Target, stats: StepStats, rows: list[int]) -> Change | None:
+    def _clip_each(self, target: Target, stats: StepStats, finding: Finding | None, rows: list[int]) -> Change | None:
         from gradguard import functional
 
         largest, before, after, count = 1.0, 0.0, 0.0, 0
         for row in rows:
             norm = float(stats.norms[row])
-            factor = functional.clip_coefficient(norm, self._limit(stats, row + 1))
+            factor = functional.clip_coefficient(norm, resolve_limit(self.max_norm, stats, finding, row + 1))
             if not factor < 1.0 or not math.isfinite(norm):
                 continue
             functional.scale_(target.grads([row]), factor)

@@ -52,6 +52,9 @@ class LearningRateFactor:
                 group["lr"] = rate * factor
                 self._saved.append((group, rate, group["lr"]))
 
+    def on_gradients(self, target: Target, step: int) -> None:
+        """Leave the gradients alone."""
+
     def after_step(self, target: Target, step: int) -> bool:
         """Put the learning rates back; return whether a cut is still in force."""
         self.restore()

@@ -6,11 +6,13 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gradguard.contracts import REMEDIES
 from gradguard.errors import PolicyError
 from gradguard.policy.load import load_policy, load_preset, preset_names
 from gradguard.policy.locate import MAX_BYTES, MAX_DEPTH, Node, Problem, read
@@ -278,7 +280,7 @@ p.yaml:15:11: two rules are named 'x', the first at p.yaml:10:5; give one of the
 p.yaml:17:5: duplicate key 'when', first on line 16
 p.yaml:18:9: 'do' should have at least one item, got []
 p.yaml:19:5: 'rules[3]' should be a mapping {name: ..., when: ..., do: ...}, got 3
-p.yaml:20:5: 'skip_step' cannot run at every step; with `when: always` use one of: clip_norm, clip_value, rescale
+p.yaml:20:5: 'skip_step' cannot run at every step; with `when: always` use one of: ROUTINE
 p.yaml:24:23: options of 'nonfinite' must be a mapping {option: value}, got 3
 p.yaml:25:32: 'max_norm' should be greater than 0 or a mapping {median_times: ...}, got -1
 p.yaml:26:21: expected the name of a diagnosis, or {name: {option: value}}, got {'a': 1, 'b': 2}
@@ -286,7 +288,8 @@ p.yaml:26:62: 'max_norm' should be a finite number or a mapping {median_times: .
 p.yaml:26:78: 'budget' should be a finite number, got Infinity
 p.yaml:26:98: 'min_severity' should be 'info', 'warn' or 'critical', got ["warn"]
 """
-    assert problems_of(write(MISTAKES)) == expected.splitlines()
+    routine = ", ".join(cls.name for cls in REMEDIES if cls.is_routine)
+    assert problems_of(write(MISTAKES)) == expected.replace("ROUTINE", routine).splitlines()
 
 
 def test_toml_mistakes_name_the_dotted_path() -> None:
@@ -320,6 +323,33 @@ def test_no_content_makes_the_reader_fail_in_another_way(suffix: str, data: byte
     problems: list[Problem] = []
     root = read(data, suffix, "p", problems)
     assert root is not None or problems
+
+
+def paths_of(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(inner for key, child in items for inner in paths_of(child, (*path, key)))]
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_stands_in_one_place_of_a_policy_it_loads_or_is_a_mistake_with_a_place(data: st.DataObject) -> None:
+    document = load_preset("default").model_dump(mode="json")
+    path = data.draw(st.sampled_from(paths_of(document)[1:]))
+    holder: Any = document
+    for key in path[:-1]:
+        holder = holder[key]
+    value = data.draw(json_values | st.sampled_from(["skip_step", {"clip_norm": {"max_norm": {"x": 1}}}, {"stop": 1}]))
+    if isinstance(holder, dict) and data.draw(st.booleans()):
+        holder[data.draw(st.text(max_size=5))] = value
+    else:
+        holder[path[-1]] = value
+    write(json.dumps(document, indent=1), "p.json")
+    problems: tuple[str, ...] = ()
+    try:
+        load_policy("p.json")
+    except PolicyError as error:
+        problems = error.problems
+    assert all(re.match(r"p\.json:\d+:\d+: .", problem) for problem in problems), problems
 
 
 # Extending.

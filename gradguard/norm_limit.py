@@ -1,0 +1,49 @@
+"""A limit on a gradient norm: a number, or a multiple of the run's own rolling median."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gradguard.records import Finding
+
+
+if TYPE_CHECKING:
+    from gradguard.stats import StepStats
+
+
+class MedianTimes(BaseModel):
+    """A limit that follows the run: a multiple of the rolling median norm.
+
+    Args:
+        median_times: multiple, > 0.
+        window: steps of the rolling median, >= 2.
+        fallback: limit while there is no median yet, and for findings that were not made against one (a norm that
+            overflowed, an update larger than the weights), > 0.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    median_times: float = Field(gt=0, allow_inf_nan=False)
+    window: int = Field(default=50, ge=2)
+    fallback: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+
+
+NormLimit = Annotated[float, Field(gt=0, allow_inf_nan=False)] | MedianTimes
+
+
+def limit_windows(limit: float | MedianTimes) -> Sequence[int]:
+    """Return the sizes of the rolling windows that a limit reads."""
+    return (limit.window,) if isinstance(limit, MedianTimes) else ()
+
+
+def resolve_limit(limit: float | MedianTimes, stats: StepStats, finding: Finding | None, row: int) -> float:
+    """Return a limit as a number, for one row of `stats.levels` (0 is the global norm) at this step."""
+    if not isinstance(limit, MedianTimes):
+        return limit
+    median = float(stats.windows[limit.window].median[row])
+    if not median > 0 or (finding is not None and finding.baseline is None):
+        return limit.fallback
+    return limit.median_times * median
