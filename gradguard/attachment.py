@@ -1,8 +1,8 @@
 """Torch's own step hooks: how the pipeline gets to run just before and just after every optimizer step.
 
-    optimizer.step()          pre-hook -> before_step;  torch's step;  post-hook -> after_step
-    optimizer.step(closure)   pre-hook wraps the closure; its first evaluation -> before_step, since only then there are
-                              gradients; torch's step; post-hook -> after_step
+optimizer.step()          pre-hook -> before_step;  torch's step;  post-hook -> after_step
+optimizer.step(closure)   pre-hook wraps the closure; its first evaluation -> before_step, since only then there are
+                          gradients; torch's step; post-hook -> after_step
 """
 
 from __future__ import annotations

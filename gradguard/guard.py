@@ -1,12 +1,12 @@
 """Guard: what `attach` returns. A fault of its own never reaches the training.
 
-    for inputs, targets in loader:
-        optimizer.zero_grad()
-        loss = loss_fn(model(inputs), targets)
-        loss.backward()
-        guard.observe(loss)      # the loss of this step
-        optimizer.step()         # <- before: measure, diagnose, decide, act, record;  after: accept, probe, snapshot
-        scheduler.step()
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    loss = loss_fn(model(inputs), targets)
+    loss.backward()
+    guard.observe(loss)      # the loss of this step
+    optimizer.step()         # <- before: measure, diagnose, decide, act, record;  after: accept, probe, snapshot
+    scheduler.step()
 """
 
 from __future__ import annotations

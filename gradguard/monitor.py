@@ -1,6 +1,6 @@
 """Reads the gradients at a step: one batched pass, one host transfer, never a write.
 
-    optimizer.param_groups --layout--> P tensors --measure--> StepStats
+optimizer.param_groups --layout--> P tensors --measure--> StepStats
 """
 
 from __future__ import annotations
@@ -155,7 +155,11 @@ class Monitor:
         stats.levels[0] = min(total, FLOAT32_MAX) if total == total else total
 
     def _look_closer(
-        self, grads: list[Tensor | None], stats: StepStats, wide: np.ndarray[tuple[int], np.dtype[np.float64]], inverse: float
+        self,
+        grads: list[Tensor | None],
+        stats: StepStats,
+        wide: np.ndarray[tuple[int], np.dtype[np.float64]],
+        inverse: float,
     ) -> float:
         """Tell overflowed norms from non-finite entries; return the global norm, NaN or inf if entries are."""
         overflowed = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from gradguard.stats import StepStats
 
 
+SAFE_UPDATE = 0.05  # SGD update over weights, norms; healthy set-ups stay below 0.2 even in their first steps
+
+
 class MedianTimes(BaseModel):
     """A limit that follows the run: a multiple of the rolling median norm.
 
@@ -21,7 +25,8 @@ class MedianTimes(BaseModel):
         median_times: multiple, > 0.
         window: steps of the rolling median, >= 2.
         fallback: limit while there is no median yet, and for findings that were not made against one (a norm that
-            overflowed, an update larger than the weights), > 0.
+            overflowed, an update larger than the weights), > 0. With SGD the limit is then rather that whose update is
+            5 % of the weights' norm, which knows the scale of the model.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,5 +50,6 @@ def resolve_limit(limit: float | MedianTimes, stats: StepStats, finding: Finding
         return limit
     median = float(stats.windows[limit.window].median[row])
     if not median > 0 or (finding is not None and finding.baseline is None):
-        return limit.fallback
+        reach = SAFE_UPDATE * stats.sgd_reach / stats.lr if stats.lr > 0 else math.inf
+        return reach if reach < math.inf else limit.fallback
     return limit.median_times * median

@@ -49,8 +49,10 @@ def judge(loss_before: float, loss_after: float, recurrences: int, horizon: int)
         >>> judge(1.0, 3.0, 0, 50)[0]
         'worse'
     """
-    came_back = f"it came back {recurrences} times in {horizon} steps" if recurrences else (
-        f"it did not come back in {horizon} steps"
+    came_back = (
+        f"it came back {recurrences} times in {horizon} steps"
+        if recurrences
+        else (f"it did not come back in {horizon} steps")
     )
     if not (math.isfinite(loss_before) and math.isfinite(loss_after)):
         if recurrences:

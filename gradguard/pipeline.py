@@ -1,7 +1,7 @@
 """One step through the whole flow: measure, diagnose, decide, act, record.
 
-    before_step:  gradients -> StepStats -> Finding* -> Decision -> Change -> record
-    after_step:   effects off, buffers accepted, and what is due now and then: probes, snapshots, outcomes
+before_step:  gradients -> StepStats -> Finding* -> Decision -> Change -> record
+after_step:   effects off, buffers accepted, and what is due now and then: probes, snapshots, outcomes
 """
 
 from __future__ import annotations

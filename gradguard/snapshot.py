@@ -13,7 +13,9 @@ from torch.optim import Optimizer
 from gradguard.functional import nonfinite_tensors
 
 
-CONFIRM_AFTER = 10  # quiet steps after which a snapshot counts as taken before a fault, chosen over faults that show late
+CONFIRM_AFTER = (
+    10  # quiet steps after which a snapshot counts as taken before a fault, chosen over faults that show late
+)
 
 
 def host_copy(value: Any) -> Any:

@@ -29,9 +29,7 @@ class ParameterTable:
         groups: index of the param group that each belongs to.
     """
 
-    def __init__(
-        self, names: list[str], shapes: list[tuple[int, ...]], dtypes: list[str], groups: list[int]
-    ) -> None:
+    def __init__(self, names: list[str], shapes: list[tuple[int, ...]], dtypes: list[str], groups: list[int]) -> None:
         self.names = names
         self.shapes = shapes
         self.dtypes = dtypes

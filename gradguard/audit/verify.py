@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from gradguard.audit.columns import open_chunks
+from gradguard.audit.line import Line, NewerVersionError, read_lines
+from gradguard.audit.locate import locate, read_info
 from gradguard.audit.problem import Problem, ProblemKind
-from gradguard.audit.read import Line, NewerVersionError, locate, read_info, read_lines
 from gradguard.errors import RecordError
 from gradguard.record.directory import JOURNAL_FILE, STATISTICS_FOLDER
 from gradguard.record.journal import first_link, seal

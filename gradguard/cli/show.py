@@ -98,8 +98,8 @@ def _told(record: AnyRecord, finding: Finding | None) -> list[tuple[str, str]]:
         rows.append(("done", f"{record.remedy}: {record.change.summary}"))
         rows.append(("why", f"rule {record.rule!r} {record.reason}{rung}"))
         for name in record.change.before:
-            after = record.change.after.get(name)
-            rows.append(("", f"{name}: {_value(record.change.before[name])} -> {_value(after)}"))
+            after = f" -> {_value(record.change.after[name])}" if name in record.change.after else ""
+            rows.append(("", f"{name}: {_value(record.change.before[name])}{after}"))
         rows.append(("outcome", _judged(record.outcome)))
     elif isinstance(record, Withheld):
         detail = f": {record.detail}" if record.detail else ""

@@ -52,7 +52,9 @@ class Divergence(Diagnosis[DivergenceState]):
         "healthy GAN or in reinforcement learning, but not with an exploding gradient). A bad start is critical at once: "
         "within 20 steps the norm grew tenfold twice in a row while the loss rose."
     )
-    cure = "Lower the learning rate by 10, warm it up, scale inputs and targets to unit variance, check the loss's sign."
+    cure = (
+        "Lower the learning rate by 10, warm it up, scale inputs and targets to unit variance, check the loss's sign."
+    )
     source = "TheDeepChecker (Ben Braiek and Khomh 2022) for the initial-loss rule; thresholds chosen 2026-11"
 
     ratio: float = Field(default=1.5, gt=1, allow_inf_nan=False)

@@ -46,7 +46,9 @@ class LossSpike(Diagnosis[LossSpikeState]):
         "Alarm: z > zscore, L above the window's maximum, and L above a tenth of the initial loss. After a rise of the "
         "learning rate L must also be above the initial loss."
     )
-    cure = "Look at the samples of that step. If spikes come back on other data, lower the learning rate or clip harder."
+    cure = (
+        "Look at the samples of that step. If spikes come back on other data, lower the learning rate or clip harder."
+    )
     source = "PaLM (Chowdhery et al. 2022, section 5.1) and OLMo-core describe the failure; thresholds chosen 2026-11"
 
     zscore: float = Field(default=6.0, gt=0, allow_inf_nan=False)

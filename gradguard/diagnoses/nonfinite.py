@@ -62,9 +62,13 @@ class Nonfinite(Diagnosis[NonfiniteState]):
 
     def _in_state(self, state: NonfiniteState, stats: StepStats) -> Finding:
         names = stats.bad_state
-        advice = "The weights themselves are damaged: skipping batches cannot help, only going back to a good state can."
+        advice = (
+            "The weights themselves are damaged: skipping batches cannot help, only going back to a good state can."
+        )
         if "float16" in state.table.dtypes:
-            advice += " With float16 weights Adam's eps of 1e-8 rounds to 0: use eps=1e-4, or keep the weights in float32."
+            advice += (
+                " With float16 weights Adam's eps of 1e-8 rounds to 0: use eps=1e-4, or keep the weights in float32."
+            )
         index = {name: i for i, name in enumerate(state.table.names)}
         return Finding(
             diagnosis=self.name,
@@ -91,7 +95,9 @@ class Nonfinite(Diagnosis[NonfiniteState]):
         kind = "NaN" if num_nan or math.isnan(stats.loss) else "Inf"
         if loss_is_bad:
             message = f"The loss is {stats.loss}" + (f", and {names[0]} got a {kind} gradient" if names else "")
-            message += _and_more(len(names)) + ": look at the inputs and targets of this batch and at the loss function."
+            message += (
+                _and_more(len(names)) + ": look at the inputs and targets of this batch and at the loss function."
+            )
         else:
             told = " although the loss is finite" if stats.has_loss else ""
             message = f"{names[0]} got {kind} gradient entries{_and_more(len(names))}{told}."
@@ -105,7 +111,9 @@ class Nonfinite(Diagnosis[NonfiniteState]):
             parameters=tuple(names[:MAX_NAMES]),
             num_parameters=len(rows),
             message=message,
-            advice="" if loss_is_bad else "A finite loss with a NaN gradient comes from sqrt or norm at 0, or a fully masked row.",
+            advice=""
+            if loss_is_bad
+            else "A finite loss with a NaN gradient comes from sqrt or norm at 0, or a fully masked row.",
             evidence={
                 "where": "loss and gradient" if loss_is_bad and bad else "loss" if loss_is_bad else "gradient",
                 "kind": kind,

@@ -1,6 +1,6 @@
 """The decision: pure, from policy, findings and what the rules did before.
 
-    findings + RuleHistory --decide--> Decision (actions, and non-actions with their reasons)
+findings + RuleHistory --decide--> Decision (actions, and non-actions with their reasons)
 """
 
 from __future__ import annotations
@@ -95,9 +95,7 @@ def decide(
         rung = choose_rung(rule, history, step)
         remedies = rule.ladder()[rung]
         after[rule.name] = advance(rule, history, rung, step)
-        planned.extend(
-            Action(rule, finding, remedy, rung, "escalated" if rung else "fired") for remedy in remedies
-        )
+        planned.extend(Action(rule, finding, remedy, rung, "escalated" if rung else "fired") for remedy in remedies)
     actions, superseded = _settle(planned)
     withheld.extend(superseded)
     if policy.mode == "observe":

@@ -202,7 +202,9 @@ class Policy(Block):
     monitor: MonitorOptions = MonitorOptions()
     snapshots: SnapshotOptions = SnapshotOptions()
     rules: tuple[Rule, ...] = ()
-    sinks: Annotated[tuple[AnySink, ...], BeforeValidator(_as_list)] = Field(default=("console",), validate_default=True)
+    sinks: Annotated[tuple[AnySink, ...], BeforeValidator(_as_list)] = Field(
+        default=("console",), validate_default=True
+    )
     horizon: int = Field(default=50, ge=1)
     on_internal_error: Literal["continue", "raise"] = "continue"
 

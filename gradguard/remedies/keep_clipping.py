@@ -66,7 +66,9 @@ class KeepClipping(Remedy):
     kind = "optimizer"
     rank = 20
     what = "Every gradient is kept short for a while, so that the steps after a rollback cannot run away again."
-    computed = "grad *= min(1, max_norm / (norm + 1e-6)) at each of the steps; counted in the step statistics (clip_coef)."
+    computed = (
+        "grad *= min(1, max_norm / (norm + 1e-6)) at each of the steps; counted in the step statistics (clip_coef)."
+    )
     source = "OPT-175B and GLM-130B training logs: harder clipping after a restart"
 
     max_norm: NormLimit

@@ -33,4 +33,6 @@ class Rebaseline(Remedy):
         target.is_rebaselined = True
         windows = target.stats.windows
         known = max((window.steps for window in windows.values()), default=0)
-        return Change(summary="rolling statistics start afresh", before={"window_steps": known}, after={"window_steps": 0})
+        return Change(
+            summary="rolling statistics start afresh", before={"window_steps": known}, after={"window_steps": 0}
+        )

@@ -77,7 +77,11 @@ def _line(record: Intervention | Withheld, finding: Finding | None, done: str) -
         return f"step {record.step}: {record.diagnosis} -> {done}"
     more = f" (+{finding.num_parameters - 1} more)" if finding.num_parameters > 1 else ""
     where = f" in {finding.parameters[0]}{more}" if finding.parameters else ""
-    return f"step {record.step}: {finding.diagnosis}{where}{_numbers(finding)} -> {done}. {finding.message}"
+    return (
+        f"step {record.step}: {finding.diagnosis}{where}{_numbers(finding)} -> {done}. {finding.message}".removesuffix(
+            ". "
+        )
+    )
 
 
 def _numbers(finding: Finding) -> str:

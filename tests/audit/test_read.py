@@ -148,14 +148,20 @@ def test_a_path_that_is_no_run_says_so_and_names_runs_near_it(recorded, tmp_path
     for path, words in ((tmp_path, "is not a run directory"), (tmp_path / "nope", "does not exist")):
         with pytest.raises(RecordError, match=f"{words}.*runs near it: .*far/deeper/exp"):
             read_run(path)
-    with pytest.raises(RecordError, match="is a file; give the run directory; runs near it: .*exp"):
+    with pytest.raises(RecordError, match=r"is a file; give the run directory; runs near it: .*exp"):
         read_run(far / "deeper" / "exp" / "run.json")
+
+
+def test_a_folder_of_runs_is_not_taken_for_a_run_of_several_guards(recorded, tmp_path):
+    assert run_names(tmp_path) == []
+    with pytest.raises(RecordError, match=r"is not a run directory \(no run\.json\); runs near it: .*exp"):
+        read_run(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
 def test_a_run_json_that_cannot_be_read_is_an_error_that_names_it(recorded, content):
     (recorded / "run.json").write_text(content)
-    with pytest.raises(RecordError, match="run.json: not"):
+    with pytest.raises(RecordError, match=r"run\.json: not"):
         read_run(recorded)
 
 

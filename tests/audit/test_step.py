@@ -17,7 +17,11 @@ def test_a_step_comes_with_its_numbers_neighbours_and_records(recorded):
 
 def test_the_largest_norms_come_first_and_nonfinite_ones_before_all(recorded):
     run = read_run(recorded)
-    assert [parameter.name for parameter in describe_step(run, 8).parameters] == ["wte.weight", "h.0.weight", "h.0.bias"]
+    assert [parameter.name for parameter in describe_step(run, 8).parameters] == [
+        "wte.weight",
+        "h.0.weight",
+        "h.0.bias",
+    ]
     worst = describe_step(run, 5).parameters
     assert [parameter.name for parameter in worst] == ["h.0.weight", "wte.weight"]
     assert np.isnan(worst[0].norms[3])

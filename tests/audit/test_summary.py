@@ -91,7 +91,8 @@ def test_the_headline_tells_what_happened_and_whether_it_helped(record):
     outcomes = [Outcome(of=0, verdict="helped"), Outcome(of=1, verdict="no_effect")]
     summary = record([(np.nan, 1.0, 0)] * 10, [action(3), action(5), *outcomes], status="stopped")
     assert summary.headline == (
-        "The guard stepped in 2 times in 10 steps (d 2x). Of 2 judged, 1 helped, 1 had no effect. The policy stopped it."
+        "The guard stepped in 2 times in 10 steps (d 2x). Of 2 judged, 1 helped, 1 had no effect."
+        " The policy stopped it."
     )
 
 

@@ -174,6 +174,6 @@ def test_an_atomic_write_that_fails_leaves_the_old_text_and_no_other_file(tmp_pa
     write_atomically(path, "old")
     path.unlink()
     path.mkdir()
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="directory"):
         write_atomically(path, "new")
     assert list(tmp_path.iterdir()) == [path]

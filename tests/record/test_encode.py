@@ -29,7 +29,12 @@ def test_any_value_becomes_one_ascii_line_of_strict_json_that_encodes_to_itself(
 
 def test_nonfinite_numbers_are_words_and_odd_values_their_repr():
     value = {"a": math.nan, "b": [math.inf, -math.inf], "c": {1}, "d": slice(1)}
-    assert json.loads(to_json(value)) == {"a": "NaN", "b": ["Infinity", "-Infinity"], "c": [1], "d": "slice(None, 1, None)"}
+    assert json.loads(to_json(value)) == {
+        "a": "NaN",
+        "b": ["Infinity", "-Infinity"],
+        "c": [1],
+        "d": "slice(None, 1, None)",
+    }
 
 
 def test_a_lone_surrogate_in_a_name_can_be_written():

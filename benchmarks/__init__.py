@@ -1,0 +1,1 @@
+"""Measurements of gradguard that anyone can rerun."""
