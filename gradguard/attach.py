@@ -38,16 +38,17 @@ def attach(
 ) -> Guard:
     """Guard an optimizer's steps from now on.
 
-    Attach after loading weights and optimizer state, and before the first step. Nothing of the model or the optimizer is
-    replaced: torch's own step hooks are used, so schedulers, GradScaler, copy, pickle and torch.save go on working, and a
-    copy of the optimizer is not guarded.
+    Attach after loading weights and optimizer state, and before the first step. Nothing of the model or the optimizer
+    is
+    replaced: torch's own step hooks are used, so schedulers, GradScaler, copy, pickle and torch.save go on working,
+    and a copy of the optimizer is not guarded.
 
     Args:
         model: gives the parameters their names; its buffers are kept from taking in bad batches.
         optimizer: the parameters of this optimizer are watched; a model with two optimizers takes two guards.
         policy: a path (.yaml, .yml, .toml, .json), the name of a preset, a `Policy`, or None for the preset `default`.
-        run_dir: where the record goes; one that holds a run already is left alone and `run_dir-2` is used. None keeps the
-            last records in memory only.
+        run_dir: where the record goes; one that holds a run already is left alone and `run_dir-2` is used. None keeps
+            the last records in memory only.
         scaler: the GradScaler in use, so that its skipped steps are seen.
         name: tells several guards apart that share a run_dir.
         notify: called with the finding by the remedy `notify`.
@@ -90,7 +91,7 @@ def attach(
     return guard
 
 
-def _check(model: nn.Module, optimizer: Optimizer) -> None:
+def _check(model: object, optimizer: object) -> None:
     if not isinstance(model, nn.Module):
         raise AttachError(f"attach(model, optimizer) expects a torch.nn.Module first, got {type(model).__name__}")
     if not isinstance(optimizer, Optimizer):

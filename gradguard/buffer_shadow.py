@@ -1,4 +1,4 @@
-"""Copies of the model's buffers as the last accepted step left them, so that a skipped batch leaves no trace in BatchNorm."""
+"""Copies of the model's buffers as the last accepted step left them: a skipped batch leaves no trace in BatchNorm."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The whole extension surface: what a diagnosis, a remedy and a sink are, and the registries that find them.
 
 A new one is one new file in `diagnoses/`, `remedies/` or `sinks/` holding one class under `@DIAGNOSES.register` (or
-`@REMEDIES.register`, `@SINKS.register`); no other file is edited. Third parties do the same in a module of their own and
-name it in the entry-point group `gradguard.plugins`, or call `gradguard.register_diagnosis` before the policy is loaded.
+`@REMEDIES.register`, `@SINKS.register`); no other file is edited. Third parties do the same in a module of their own
+and name it in the entry-point group `gradguard.plugins`, or call `gradguard.register_diagnosis` before the policy is
+loaded.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ C = TypeVar("C", bound="type[Component]")
 
 
 class Unavailable(GradguardError):
-    """Raised by a remedy that cannot act now (no snapshot, no scaler, ...); recorded as a non-action with its message."""
+    """Raised by a remedy that cannot act now (no snapshot, ...); recorded as a non-action with its message."""
 
 
 class Component(BaseModel):
@@ -45,7 +46,7 @@ class Component(BaseModel):
         source: paper, system or measurement that the formula and the constants come from.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: ClassVar[str] = ""
     what: ClassVar[str] = ""
@@ -118,8 +119,8 @@ class Remedy(Component):
     """One intervention. The only code that changes anything of the user's.
 
     Attributes:
-        kind: "verdict" (decides over the whole step: stop, restart, rollback, skip), "gradient" (changes gradients before
-            the step), "optimizer" (learning rate and the like), "notice" (changes nothing).
+        kind: "verdict" (decides over the whole step: stop, restart, rollback, skip), "gradient" (changes gradients
+            before the step), "optimizer" (learning rate and the like), "notice" (changes nothing).
         rank: among verdicts the highest wins; among gradient remedies the lowest is applied first.
         needs: what the guard must keep for it: "buffers" (copies of the model's buffers), "snapshots".
         is_routine: allowed under `when: always`; such changes are counted in the step statistics.

@@ -13,8 +13,8 @@ from gradguard.stats import StepStats
 class Exchange:
     """Replaces every rank's own loss by the mean over ranks, with one small all-gather a step.
 
-    Gradients need no exchange: in data parallel training they are reduced before the step, and sharded ones are measured
-    whole. The loss is each rank's own; judged alone, ranks would skip different steps.
+    Gradients need no exchange: in data parallel training they are reduced before the step, and sharded ones are
+    measured whole. The loss is each rank's own; judged alone, ranks would skip different steps.
 
     Args:
         device: where the collective's tensors live.

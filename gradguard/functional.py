@@ -1,7 +1,7 @@
 """Pure tensor maths on lists of gradients: norms, exact norms, coefficients. No state, no hooks.
 
-Shapes: a "gradient list" holds P dense or sparse tensors of any shape, dtype and device; norms come back as (P,) float32
-numpy arrays.
+Shapes: a "gradient list" holds P dense or sparse tensors of any shape, dtype and device; norms come back as (P,)
+float32 numpy arrays.
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ from loguru import logger
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gradguard import resume
 from gradguard.attachment import Attachment
 from gradguard.errors import TrainingStopped, UsageError, did_you_mean
 from gradguard.inner_evaluations import InnerEvaluations
 from gradguard.pipeline import Pipeline
-from gradguard.plain import from_plain, to_plain
 from gradguard.policy.schema import Policy
 from gradguard.printable import printable
 from gradguard.record.directory import RunDirectory
@@ -68,7 +68,8 @@ class Guard:
         self._losses: list[Any] = []
         self._sample_ids: tuple[int | str, ...] = ()
         self._report: StepReport | None = None
-        self._recorder = Recorder(directory, policy.sinks, self._fault)
+        sinks = [sink.model_copy(deep=True) for sink in policy.sinks]
+        self._recorder = Recorder(directory, sinks, self._fault)
         self._pipeline = Pipeline(model, optimizer, policy, scaler, self._recorder, self._fault)
         self._pipeline.target.notify = notify
         self._inner = InnerEvaluations(self._pipeline) if InnerEvaluations.is_needed(optimizer) else None
@@ -231,7 +232,7 @@ class Guard:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to decide exactly as an uninterrupted one; safe for weights_only loading."""
-        return {"version": STATE_VERSION, **to_plain(self._pipeline.state_dict())}
+        return {"version": STATE_VERSION, **resume.dump(self._pipeline)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state; load the model and the optimizer first.
@@ -248,8 +249,7 @@ class Guard:
             raise UsageError(
                 f"the state is about {len(state['parameters'])} parameters, this guard watches {len(names)}{hint}"
             )
-        plain = from_plain({key: value for key, value in state.items() if key != "snapshots"})
-        self._pipeline.load_state_dict({**plain, "snapshots": state["snapshots"]})
+        resume.load(self._pipeline, state)
         self._recorder.write(
             Event(step=self.step, event="resumed", message=f"resumed at step {self.step} from a saved state")
         )

@@ -5,7 +5,7 @@ A recorded run can be put through it again: the same numbers give the same findi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from gradguard.contracts import Diagnosis
@@ -45,7 +45,8 @@ class Judgement:
         self.rows_of: dict[str, tuple[int, ...] | None] = {}
         self.entries: list[Entry] = []
         shared: dict[tuple[str, str, tuple[int, ...]], Entry] = {}
-        sizes, loss_sizes = set(), {horizon}
+        sizes: set[int] = set()
+        loss_sizes = {horizon}
         for index, rule in enumerate(policy.rules):
             rows = None if rule.parameters is None else tuple(select(rule.parameters, table.names))
             self.rows_of[rule.name] = rows
@@ -94,8 +95,10 @@ class Judgement:
 
     def forget(self) -> None:
         """Start the rolling statistics and the diagnoses afresh."""
-        for window in (*self.windows.values(), *self.losses.values()):
+        for window in self.windows.values():
             window.forget()
+        for losses in self.losses.values():
+            losses.forget()
         for entry in self.entries:
             entry.state = entry.diagnosis.init(self.table, entry.rows)
 

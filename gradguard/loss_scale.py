@@ -1,8 +1,8 @@
 """What torch's GradScaler does to gradients and steps, as seen from a step hook.
 
-A plain optimizer's step() is not called at all when the scaler finds an overflow, so its skips are noticed afterwards, by
-the fall of the scale. A fused optimizer's is called: gradients may still carry the scale then, and `found_inf` says that
-the kernel will not apply the step.
+A plain optimizer's step() is not called at all when the scaler finds an overflow, so its skips are noticed afterwards,
+by the fall of the scale. A fused optimizer's is called: gradients may still carry the scale then, and `found_inf` says
+that the kernel will not apply the step.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LossScale:
         return missed
 
     def read(self, optimizer: Optimizer, stats: StepStats) -> float:
-        """Fill `loss_scale`, `scaler_skips` and `found_inf`; return the factor that undoes the scale in the gradients."""
+        """Fill the stats about the scale; return the factor that undoes the scale that is in the gradients."""
         grad_scale = getattr(optimizer, "grad_scale", None)
         found_inf = getattr(optimizer, "found_inf", None)
         stats.found_inf = found_inf is not None and bool(found_inf)

@@ -125,7 +125,7 @@ class Monitor:
             self._measure_any(grads, stats)
         else:
             try:
-                norms = torch._foreach_norm(grads, 2, dtype=torch.float32)
+                norms = torch._foreach_norm(grads, 2, dtype=torch.float32)  # type: ignore[arg-type]
                 stats.levels[1:] = torch.stack(norms).to("cpu", torch.float32).numpy()
             except (TypeError, NotImplementedError, RuntimeError):  # a None or a sparse gradient is among them
                 self._is_sometimes_absent = True
@@ -186,6 +186,7 @@ class Monitor:
         """Sample what is too dear for every step: weight norms, and whether parameters and buffers are finite.
 
         Args:
+            stats: its `weight_norms`, `sgd_reach` and `bad_state` are written.
         """
         stats.weight_norms = grad_norms([param.detach() for param in self.params])
         total = float(np.linalg.norm(stats.weight_norms.astype(np.float64)))

@@ -10,18 +10,17 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from gradguard.buffer_shadow import BufferShadow
-from gradguard.contracts import REMEDIES
 from gradguard.exchange import Exchange
 from gradguard.intervention import Intervening, SampleIds
 from gradguard.judgement import Judgement
 from gradguard.loss_scale import LossScale
 from gradguard.monitor import Monitor
+from gradguard.periodic import Periodic
 from gradguard.policy.schema import Always, Policy, Rule
 from gradguard.record.recorder import Recorder
 from gradguard.record.statistics import Flag
@@ -74,18 +73,17 @@ class Pipeline:
             self.target.snapshots = Snapshots(model, optimizer, options.every, options.max_memory_share)
         self.exchange = Exchange(self.monitor.params[0].device) if Exchange.is_needed() else None
         self.watch = ResetWatch(self.monitor.params)
-        self._versions: list[int] = []
-        self._next_probe = 1
-        self._next_due = 0
+        self.periodic = Periodic(policy, self.monitor, self.target, self.intervening.outcomes, recorder)
+        self.start_versions: list[int] = []
         self._read_parameters()
 
     def start(self) -> None:
         """Write the layout, take the first probe and the snapshot of the state at attach time."""
         self.recorder.write_layout(self.monitor.table)
         self.monitor.probe(self.stats)
-        self._versions = [param._version for param in self.monitor.params]
+        self.start_versions = [param._version for param in self.monitor.params]
         if self.target.snapshots is not None:
-            self.target.snapshots.take(self.step, self._memory(), is_confirmed=True)
+            self.target.snapshots.take(self.step, self.judgement.state_dict(), is_confirmed=True)
 
     def before_step(self, losses: Sequence[Any], sample_ids: SampleIds = ()) -> None:
         """Judge the gradients as they are now and change what the policy says.
@@ -102,7 +100,7 @@ class Pipeline:
         if self.monitor.has_new_layout():
             self._take_new_layout()
             stats = self.stats
-        if self._versions:
+        if self.start_versions:
             self._check_for_loaded_weights()
         self._read(losses)
         if not stats.finite or (stats.has_loss and not math.isfinite(stats.loss)):
@@ -154,7 +152,9 @@ class Pipeline:
             Event(
                 step=self.step,
                 event="scaler_skip",
-                message=f"GradScaler skipped {count} step{'s' if count > 1 else ''}, scale now {self.scale.last_scale:g}",
+                message=(
+                    f"GradScaler skipped {count} step{'s' if count > 1 else ''}, scale now {self.scale.last_scale:g}"
+                ),
                 data={"skips": count, "loss_scale": self.scale.last_scale},
             ),
             durable=False,
@@ -191,7 +191,7 @@ class Pipeline:
             self.records = self.intervening.act(found, sample_ids)
             if any(record.kind == "intervention" for record in self.records):
                 flags |= Flag.INTERVENTION
-            self._next_due = min(self._next_due, self.intervening.outcomes.next_due)
+            self.periodic.outcomes_waiting()
         if not target.is_skipped and not stats.found_inf and stats.finite:
             for rule in self._always:
                 for remedy in rule.do:
@@ -205,7 +205,7 @@ class Pipeline:
             self.judgement.forget()
         if target.restored is not None:
             self.judgement.load_state_dict(target.restored.windows)
-            self._next_probe = self.step + 1
+            self.periodic.probe_at(self.step + 1)
         self._learn_and_record(levels, global_norm, flags)
 
     def _learn_and_record(self, levels: Any, global_norm: float, flags: int) -> None:
@@ -242,28 +242,12 @@ class Pipeline:
         if target.buffers is not None and not target.is_skipped and len(target.buffers):
             target.buffers.accept()
         self.step += 1
-        if self.step >= self._next_due:
-            self._do_what_is_due()
-
-    def _do_what_is_due(self) -> None:
-        step, snapshots = self.step, self.target.snapshots
-        if step >= self._next_probe:
-            self._next_probe = step + self.policy.monitor.probe_every
-            self.monitor.probe(self.stats)
-        if snapshots is not None:
-            snapshots.confirm(step)
-            if step >= snapshots.next_step and not self.target.is_skipped and not self.stats.bad_state:
-                snapshots.take(step, self._memory())
-        for outcome in self.intervening.outcomes.collect(step, self.judgement.losses[self.policy.horizon].median):
-            self.recorder.write(outcome, durable=False)
-        self._next_due = min(self._next_probe, self.intervening.outcomes.next_due)
-        if snapshots is not None:
-            self._next_due = min(self._next_due, snapshots.next_due(step))
+        if self.step >= self.periodic.next_due:
+            self.periodic.run(self.step, self.stats, self.judgement)
 
     def finish(self) -> None:
         """Write down what still waits for its judgement, and let go of the hooks."""
-        for outcome in self.intervening.outcomes.give_up(self.step, self.judgement.losses[self.policy.horizon].median):
-            self.recorder.write(outcome, durable=False)
+        self.periodic.give_up(self.step, self.judgement)
         self.watch.close()
 
     def _read_parameters(self) -> None:
@@ -288,60 +272,24 @@ class Pipeline:
             Event(
                 step=self.step,
                 event="parameters_changed",
-                message=f"the optimizer has {len(table)} parameters now ({known} before); rolling statistics start afresh",
+                message=(
+                    f"the optimizer has {len(table)} parameters now ({known} before); rolling statistics start afresh"
+                ),
                 data={"before": known, "after": len(table)},
             )
         )
         self.monitor.probe(self.stats)
         if self.target.snapshots is not None:
-            self.target.snapshots.take(self.step, self._memory(), is_confirmed=True)
-
-    def _memory(self) -> dict[str, Any]:
-        return self.judgement.state_dict()
+            self.target.snapshots.take(self.step, self.judgement.state_dict(), is_confirmed=True)
 
     def _check_for_loaded_weights(self) -> None:
         """Before the first step: if weights were loaded since the guard was attached, start from these."""
-        if self._versions != [param._version for param in self.monitor.params]:
+        if self.start_versions != [param._version for param in self.monitor.params]:
             if self.target.buffers is not None:
                 self.target.buffers.accept()
             if self.target.snapshots is not None:
-                self.target.snapshots.take(self.step, self._memory(), is_confirmed=True)
-        self._versions = []
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs to decide exactly as this one would."""
-        snapshots = self.target.snapshots
-        return {
-            "step": self.step,
-            "parameters": list(self.monitor.table.names),
-            "judgement": self.judgement.state_dict(),
-            "intervening": self.intervening.state_dict(),
-            "effects": {name: effect.state_dict() for name, effect in self.target.effects.items()},
-            "snapshots": snapshots.state_dict() if snapshots is not None else None,
-            "scale": self.scale.state_dict(),
-            "weight_norms": self.stats.weight_norms.copy(),
-            "bad_state": list(self.stats.bad_state),
-            "next_probe": self._next_probe,
-            "next_due": self._next_due,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state; the model and the optimizer must have been loaded before."""
-        self.step = int(state["step"])
-        self.judgement.load_state_dict(state["judgement"])
-        self.intervening.load_state_dict(state["intervening"])
-        self.target.effects = {
-            name: REMEDIES.get(name).restore_effect(effect) for name, effect in state["effects"].items()
-        }
-        if self.target.snapshots is not None and state["snapshots"] is not None:
-            self.target.snapshots.load_state_dict(state["snapshots"])
-        if self.target.buffers is not None:
-            self.target.buffers.accept()
-        self.scale.load_state_dict(state["scale"])
-        self.stats.weight_norms = np.array(state["weight_norms"], dtype=np.float32)
-        self.stats.bad_state = tuple(state["bad_state"])
-        self._next_probe, self._next_due = int(state["next_probe"]), int(state["next_due"])
-        self._versions = []
+                self.target.snapshots.take(self.step, self.judgement.state_dict(), is_confirmed=True)
+        self.start_versions = []
 
 
 def mean_loss(losses: Sequence[Any]) -> float:

@@ -22,7 +22,9 @@ class ResetWatch:
         trainable = [p for p in params if p.requires_grad and p.is_leaf and p.layout == torch.strided]
         self._param = min(trainable[-4:], key=torch.numel) if trainable else None
         self._handle = (
-            self._param.register_post_accumulate_grad_hook(self._on_accumulate) if self._param is not None else None
+            self._param.register_post_accumulate_grad_hook(self._on_accumulate)  # type: ignore[no-untyped-call]
+            if self._param is not None
+            else None
         )
 
     def _on_accumulate(self, param: Tensor) -> None:

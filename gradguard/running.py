@@ -1,8 +1,8 @@
 """Rolling statistics over the last W accepted steps: robust, never poisoned by a NaN, never locked by a level change.
 
-Only finite observations enter, and they enter as measured, before any remedy: a median over raw values ignores up to half
-a window of outliers, so one spike neither hides the next nor moves the limit, and after a lasting change of level the
-median follows within W/2 steps.
+Only finite observations enter, and they enter as measured, before any remedy: a median over raw values ignores up to
+half a window of outliers, so one spike neither hides the next nor moves the limit, and after a lasting change of level
+the median follows within W/2 steps.
 """
 
 from __future__ import annotations

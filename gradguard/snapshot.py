@@ -201,12 +201,11 @@ class Snapshots:
         """Drop the waiting snapshot: something was found wrong before it was confirmed."""
         self._pending = None
 
-    def restore(self) -> Snapshot | None:
-        """Put the good snapshot back and return it, None when there is none."""
+    def restore(self) -> None:
+        """Put the good snapshot back, if there is one."""
         self._pending = None
         if self._good is not None:
             self._good.restore(self._model, self._optimizer)
-        return self._good
 
     def state_dict(self) -> dict[str, Any]:
         """Return both snapshots and when the next one is due."""

@@ -1,7 +1,7 @@
-"""What one step measured, as a structure of arrays over the P parameter tensors of the optimizer.
+"""What one step measured, as a structure of arrays over the optimizer's P parameter tensors.
 
-Shape legend used throughout the package: P parameter tensors; row 0 of an array of P + 1 rows is the global norm and row
-i + 1 is parameter i.
+Shape legend used throughout the package: P parameter tensors; row 0 of an array of P + 1 rows is the global norm and
+row i + 1 is parameter i.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class StepStats:
         loss: mean of the losses observed for this step; NaN when there were none or one of them is NaN.
         has_loss: whether a loss was observed.
         lr: learning rate of the first param group, without the guard's factor.
-        levels: (P + 1,) float32, row 0 the global L2 norm of the gradient, row i + 1 that of parameter i; `ABSENT` where
-            a parameter has no gradient. A norm beyond float32 whose entries are all finite is stored as the largest
-            float32.
+        levels: (P + 1,) float32, row 0 the global L2 norm of the gradient, row i + 1 that of parameter i; `ABSENT`
+            where a parameter has no gradient. A norm beyond float32 whose entries are all finite is stored as the
+            largest float32.
         norms: (P,) view of `levels[1:]`.
         global_norm: row 0 in float64.
         finite: every gradient entry is finite.
         overflowed: () int, parameters whose plain float32 norm overflowed although every entry is finite.
         nonfinite: {row: (NaN entries, infinite entries)} of parameters with non-finite gradients.
         weight_norms: (P,) float32 L2 norms of the weights, sampled; NaN before the first sample.
-        sgd_reach: norm of all weights at the last sample when the optimizer is SGD, whose update is lr times the gradient;
-            infinite for optimizers that normalise the gradient, and while the weights are zero.
+        sgd_reach: norm of all weights at the last sample when the optimizer is SGD, whose update is lr times the
+            gradient; infinite for optimizers that normalise the gradient, and while the weights are zero.
         bad_state: names of parameters and buffers that were found non-finite at this step.
         is_stale: gradients were not reset since the last step.
         loss_scale: GradScaler's scale, or 1.

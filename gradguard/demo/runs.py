@@ -18,7 +18,7 @@ from gradguard.errors import TrainingStopped
 from gradguard.faults import Fault, Injected, inject
 
 
-CONTEXT = 64
+CONTEXT = 32
 WIDTH = 64
 BATCH_SIZE = 16
 PEAK_LEARNING_RATE = 3e-3

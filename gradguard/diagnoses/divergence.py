@@ -49,15 +49,15 @@ class Divergence(Diagnosis[DivergenceState]):
     computed = (
         "L0 is the median of the first 5 finite losses. Reported from step 10 on when the median of the last 10 losses "
         "exceeds ratio x L0; critical when their gradient norms are also 10 times the first ones (a loss may rise in a "
-        "healthy GAN or in reinforcement learning, but not with an exploding gradient). A bad start is critical at once: "
-        "within 20 steps the norm grew tenfold twice in a row while the loss rose."
+        "healthy GAN or in reinforcement learning, but not with an exploding gradient). A bad start is critical at "
+        "once: within 20 steps the norm grew tenfold twice in a row while the loss rose."
     )
     cure = (
         "Lower the learning rate by 10, warm it up, scale inputs and targets to unit variance, check the loss's sign."
     )
     source = "TheDeepChecker (Ben Braiek and Khomh 2022) for the initial-loss rule; thresholds chosen 2026-11"
 
-    ratio: float = Field(default=1.5, gt=1, allow_inf_nan=False)
+    ratio: float = Field(default=1.5, gt=1)
 
     def init(self, table: ParameterTable, rows: Sequence[int]) -> DivergenceState:
         return DivergenceState()

@@ -45,16 +45,17 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         extreme_ratio: norm over rolling median from which one step alone does, > 1.
         window: steps of the rolling statistics, >= 2.
         warmup: accepted steps before a row is judged, >= 2; an extreme global norm is believed after 5.
-        max_update: with SGD, lr x norm(gradient) over norm(weights) from which a step is alarming from the first one on,
-            > 0.
+        max_update: with SGD, lr x norm(gradient) over norm(weights) from which a step is alarming from the first one
+            on, > 0.
     """
 
     name = "exploding_gradient"
     what = "The gradient is many times larger than it has been: one update of this size can undo the training so far."
     computed = (
-        "z = (ln g - median ln g) / max(1.4826 MAD, 0.1) over the window, for the global norm and for each parameter. Alarm: "
-        "z > zscore and g > ratio x median twice within 3 steps, or g > extreme_ratio x median once, and g above the level "
-        "of the first steps. With SGD also, from the first step on, when lr x g > max_update x norm(weights). A parameter counts when its norm is at least 0.3 of the usual global norm. Norms are measured "
+        "z = (ln g - median ln g) / max(1.4826 MAD, 0.1) over the window, for the global norm and for each parameter. "
+        "Alarm: z > zscore and g > ratio x median twice within 3 steps, or g > extreme_ratio x median once, and g "
+        "above the level of the first steps. With SGD also, from the first step on, when lr x g > max_update x "
+        "norm(weights). A parameter counts when its norm is at least 0.3 of the usual global norm. Norms are measured "
         "before any remedy, and the median follows a lasting change of level within half a window."
     )
     cure = (
@@ -63,12 +64,12 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     )
     source = "Pascanu et al. 2013 (clipping by norm); thresholds chosen on healthy and failing set-ups, 2026-11"
 
-    zscore: float = Field(default=6.0, gt=0, allow_inf_nan=False)
-    ratio: float = Field(default=10.0, gt=1, allow_inf_nan=False)
-    extreme_ratio: float = Field(default=100.0, gt=1, allow_inf_nan=False)
+    zscore: float = Field(default=6.0, gt=0)
+    ratio: float = Field(default=10.0, gt=1)
+    extreme_ratio: float = Field(default=100.0, gt=1)
     window: int = Field(default=50, ge=2)
     warmup: int = Field(default=20, ge=2)
-    max_update: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    max_update: float = Field(default=10.0, gt=0)
 
     def windows(self) -> Sequence[int]:
         return (self.window,)
@@ -170,7 +171,10 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
             parameters=(name,),
             num_parameters=len(state.table),
             message=f"This SGD update is {reach:,.3g} times as large as the weights themselves, most of it in {name}.",
-            advice="Lower the learning rate, scale inputs and targets to unit variance, or initialise with smaller weights.",
+            advice=(
+                "Lower the learning rate, scale inputs and targets to unit variance, or initialise with smaller "
+                "weights."
+            ),
             evidence={"scope": "global", "gradient_norm": stats.global_norm, "lr": stats.lr},
         )
 

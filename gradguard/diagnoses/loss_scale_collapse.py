@@ -31,16 +31,19 @@ class LossScaleCollapse(Diagnosis[LossScaleState]):
 
     name = "loss_scale_collapse"
     sees_scaler_skips = True
-    what = "Mixed-precision training keeps throwing steps away: the loss scale falls and falls without curing the overflow."
+    what = (
+        "Mixed-precision training keeps throwing steps away: the loss scale falls and falls without curing the "
+        "overflow."
+    )
     computed = "Counts GradScaler's skips since the last applied step, and reads its scale. Pass scaler=... to attach."
     cure = (
-        "A NaN is no overflow: no scale cures it, look at the data and the loss. For Inf: lower the learning rate, clip, "
-        "or use bfloat16, which needs no loss scale."
+        "A NaN is no overflow: no scale cures it, look at the data and the loss. For Inf: lower the learning rate, "
+        "clip, or use bfloat16, which needs no loss scale."
     )
     source = "torch.amp.GradScaler; GLM-130B's log shows the scale falling 30 steps before the loss explodes"
 
     skips: int = Field(default=5, ge=1)
-    min_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    min_scale: float = Field(default=1.0, gt=0)
 
     def init(self, table: ParameterTable, rows: Sequence[int]) -> LossScaleState:
         return LossScaleState()
@@ -62,7 +65,9 @@ class LossScaleCollapse(Diagnosis[LossScaleState]):
             statistic="loss scale" if is_low else "steps skipped by GradScaler in a row",
             value=stats.loss_scale if is_low else stats.scaler_skips,
             threshold=self.min_scale if is_low else self.skips,
-            message=f"GradScaler skipped {stats.scaler_skips} steps in a row (scale now {stats.loss_scale:.4g}). {cause}.",
+            message=(
+                f"GradScaler skipped {stats.scaler_skips} steps in a row (scale now {stats.loss_scale:.4g}). {cause}."
+            ),
             advice=self.cure,
             evidence={"kind": "NaN" if is_nan else "Inf", "loss_scale": stats.loss_scale},
         )

@@ -42,16 +42,16 @@ class LossSpike(Diagnosis[LossSpikeState]):
     name = "loss_spike"
     what = "The loss of this step is far above everything recent: a bad batch, or an update that broke the model."
     computed = (
-        "z = (ln L - median ln L) / max(1.4826 MAD, 0.1) over the window (without logarithms when a loss is not positive). "
-        "Alarm: z > zscore, L above the window's maximum, and L above a tenth of the initial loss. After a rise of the "
-        "learning rate L must also be above the initial loss."
+        "z = (ln L - median ln L) / max(1.4826 MAD, 0.1) over the window (without logarithms when a loss is not "
+        "positive). Alarm: z > zscore, L above the window's maximum, and L above a tenth of the initial loss. After a "
+        "rise of the learning rate L must also be above the initial loss."
     )
     cure = (
         "Look at the samples of that step. If spikes come back on other data, lower the learning rate or clip harder."
     )
     source = "PaLM (Chowdhery et al. 2022, section 5.1) and OLMo-core describe the failure; thresholds chosen 2026-11"
 
-    zscore: float = Field(default=6.0, gt=0, allow_inf_nan=False)
+    zscore: float = Field(default=6.0, gt=0)
     window: int = Field(default=50, ge=2)
     warmup: int = Field(default=20, ge=2)
 
@@ -110,7 +110,9 @@ class LossSpike(Diagnosis[LossSpikeState]):
             baseline=median,
             threshold=losses.maximum,
             window=self.window,
-            message=f"The loss jumped to {loss:.4g} from a usual {median:.4g} (highest in the window {losses.maximum:.4g}).",
+            message=(
+                f"The loss jumped to {loss:.4g} from a usual {median:.4g} (highest in the window {losses.maximum:.4g})."
+            ),
             advice="Look at the samples of this batch: a corrupt or mis-scaled sample is the commonest cause.",
             evidence={"z": z, "initial_loss": initial},
         )

@@ -29,19 +29,21 @@ class Nonfinite(Diagnosis[NonfiniteState]):
 
     Args:
         where: "batch" looks at the loss and the gradients, "state" at parameters and buffers, "any" at all of them.
-            Gradients and loss are looked at every step; parameters whenever these are bad, and sampled with the buffers.
+            Gradients and loss are looked at every step; parameters whenever these are bad, and sampled with the
+            buffers.
     """
 
     name = "nonfinite"
     what = "A NaN or an infinity turned up in the loss, in a gradient, or in the model's own parameters or buffers."
     computed = (
-        "The norm of a gradient is finite exactly when all entries are, short of an overflow, which is told apart by looking "
-        "at the entries. Parameters and buffers are looked at when loss or gradients are bad, and every probe_every steps."
+        "The norm of a gradient is finite exactly when all entries are, short of an overflow, which is told apart by "
+        "looking at the entries. Parameters and buffers are looked at when loss or gradients are bad, and every "
+        "probe_every steps."
     )
     cure = (
-        "NaN in the loss and the inputs: look at the data of that step. Infinite loss: log(0), a division by zero or exp of "
-        "a large number in the loss; use the fused losses (cross_entropy, binary_cross_entropy_with_logits). Finite loss "
-        "but NaN gradient: sqrt or norm at exactly 0, or a row of attention that is masked everywhere."
+        "NaN in the loss and the inputs: look at the data of that step. Infinite loss: log(0), a division by zero or "
+        "exp of a large number in the loss; use the fused losses (cross_entropy, binary_cross_entropy_with_logits). "
+        "Finite loss but NaN gradient: sqrt or norm at exactly 0, or a row of attention that is masked everywhere."
     )
     source = "IEEE 754; torch.isfinite"
 

@@ -31,8 +31,8 @@ class StaleGradients(Diagnosis[StaleState]):
     name = "stale_gradients"
     what = "The gradients of earlier steps are still in .grad: every step repeats all the steps before it."
     computed = (
-        "A gradient tensor's version number after the first backward since the last step tells whether it was zeroed or "
-        "replaced in between. Accumulating several backwards into one step is not stale."
+        "A gradient tensor's version number after the first backward since the last step tells whether it was zeroed "
+        "or replaced in between. Accumulating several backwards into one step is not stale."
     )
     cure = "Call optimizer.zero_grad() once per step, before the first backward."
     source = "TrainCheck (Jiang et al. 2025) lists it among silent training errors"

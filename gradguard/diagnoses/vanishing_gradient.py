@@ -48,17 +48,17 @@ class VanishingGradient(Diagnosis[VanishingState]):
     name = "vanishing_gradient"
     what = "The gradient shrinks from layer to layer on its way back, so the first layers hardly learn."
     computed = (
-        "r = norm(grad)/norm(weight) per weight matrix, S = max r / min r, rho = norm(grad of the first matrix)/norm(grad of "
-        "the last). Checked every 10 steps; alarm when the medians of 5 checks have S > max_spread and rho < "
-        "min_first_to_last three times in a row while the loss is above half its initial value."
+        "r = norm(grad)/norm(weight) per weight matrix, S = max r / min r, rho = norm(grad of the first "
+        "matrix)/norm(grad of the last). Checked every 10 steps; alarm when the medians of 5 checks have S > "
+        "max_spread and rho < min_first_to_last three times in a row while the loss is above half its initial value."
     )
     cure = (
-        "Use ReLU, LeakyReLU, ELU or GELU in place of sigmoid or tanh; He initialisation with ReLU, Xavier with tanh; add "
-        "batch or layer normalisation; add residual connections; for recurrent nets use LSTM or GRU."
+        "Use ReLU, LeakyReLU, ELU or GELU in place of sigmoid or tanh; He initialisation with ReLU, Xavier with tanh; "
+        "add batch or layer normalisation; add residual connections; for recurrent nets use LSTM or GRU."
     )
     source = "Glorot and Bengio 2010; limits: healthy set-ups S <= 57, rho >= 0.046, failing S >= 2.6e4, rho <= 1e-4"
 
-    max_spread: float = Field(default=1e3, gt=1, allow_inf_nan=False)
+    max_spread: float = Field(default=1e3, gt=1)
     min_first_to_last: float = Field(default=1e-2, gt=0, lt=1)
 
     def init(self, table: ParameterTable, rows: Sequence[int]) -> VanishingState:

@@ -74,8 +74,9 @@ def decide(
 ) -> Decision:
     """Return what to do about one step's findings.
 
-    Rules fire in the policy's order. Among verdicts on the step the highest rank wins (stop > restart > rollback > skip)
-    and supersedes the others as well as every change to gradients; learning-rate factors, notices and the like all apply.
+    Rules fire in the policy's order. Among verdicts on the step the highest rank wins (stop > restart > rollback >
+    skip) and supersedes the others as well as every change to gradients; learning-rate factors, notices and the like
+    all apply.
 
     Args:
         policy: gives the mode.

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from gradguard.errors import PolicyError, did_you_mean
 from gradguard.policy.locate import MAX_BYTES, SUFFIXES, Node, Place, Problem, read
 from gradguard.policy.problems import find_problems
-from gradguard.policy.schema import Policy, Rule
+from gradguard.policy.schema import Policy, default_name
 
 
 PRESETS = files("gradguard.policy").joinpath("presets")
@@ -183,7 +183,7 @@ def _base(extends: Node, source: _Source, chain: tuple[_Source, ...], problems: 
 
 def _rule_name(rule: Node) -> str | None:
     """Return the name that the schema will give the rule; None when it will have none."""
-    named: Any = Rule._default_name(rule.plain())  # type: ignore[operator]
+    named: Any = default_name(rule.plain())
     name = named.get("name") if isinstance(named, dict) else None
     return name if isinstance(name, str) else None
 

@@ -23,7 +23,7 @@ from gradguard.records import Severity
 class Block(BaseModel):
     """A block of the policy file: frozen, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Always(Component):
@@ -42,8 +42,9 @@ def resolve(registry: Registry[Any], value: Any) -> Any:
     """
     if isinstance(value, Component):
         return value
+    options: Any
     if isinstance(value, str):
-        name, options = value, {}
+        name, options = value, None
     elif isinstance(value, dict) and len(value) == 1 and isinstance(next(iter(value)), str):
         name, options = next(iter(value.items()))
     else:
@@ -52,13 +53,14 @@ def resolve(registry: Registry[Any], value: Any) -> Any:
         cls = registry.get(name)
     except KeyError as error:
         raise ValueError(error.args[0]) from None
-    if not isinstance(options := {} if options is None else options, dict):
+    options = {} if options is None else options
+    if not isinstance(options, dict):
         raise ValueError(f"options of {name!r} must be a mapping {{option: value}}, got {options!r}")
     return cls.model_validate(options)
 
 
 def _resolve_condition(value: Any) -> Any:
-    if isinstance(value, Always) or value == "always":
+    if isinstance(value, Always) or value in ("always", {"always": None}, {"always": {}}):
         return Always()
     return resolve(DIAGNOSES, value)
 
@@ -100,6 +102,15 @@ class Rung(Block):
         return _dump_components(do)
 
 
+def default_name(rule: Any) -> Any:
+    """Return the raw mapping of a rule with its diagnosis's name in place of a missing `name`."""
+    if not isinstance(rule, dict) or "name" in rule or "when" not in rule:
+        return rule
+    when = rule["when"]
+    label = when if isinstance(when, str) else next(iter(when), "rule") if isinstance(when, dict) else "rule"
+    return {**rule, "name": str(label)}
+
+
 class Rule(Block):
     """Maps one diagnosis to remedies.
 
@@ -107,8 +118,8 @@ class Rule(Block):
         name: unique in the policy; a rule of the same name in an extended preset is replaced.
         when: a diagnosis with its options, or "always".
         do: remedies, applied together.
-        parameters: patterns on fully qualified names ("!" excludes, the last match decides); the rule looks at, and acts
-            on, these only. None means the parameters that are monitored.
+        parameters: patterns on fully qualified names ("!" excludes, the last match decides); the rule looks at, and
+            acts on, these only. None means the parameters that are monitored.
         min_severity: findings below it are recorded, not acted on.
         cooldown: steps after an action in which the rule only records, >= 0.
         budget: actions a run, after which the rule only records; None for no limit.
@@ -127,11 +138,7 @@ class Rule(Block):
     @model_validator(mode="before")
     @classmethod
     def _default_name(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "name" not in data and "when" in data:
-            when = data["when"]
-            label = when if isinstance(when, str) else next(iter(when), "rule") if isinstance(when, dict) else "rule"
-            return {**data, "name": str(label)}
-        return data
+        return default_name(data)
 
     @model_validator(mode="after")
     def _check_routine(self) -> Rule:

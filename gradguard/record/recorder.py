@@ -1,4 +1,4 @@
-"""Where the guard hands over what it has to say: journal, statistics and sinks, none of which may break the training."""
+"""Where the guard hands over what it has to say: journal, statistics, sinks; none of them may break the training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class Recorder:
         self.kept: deque[AnyRecord] = deque(maxlen=KEPT)
         self._sinks = list(sinks)
         self._on_fault = on_fault
-        self._num_unwritten = 0
         self._seq = 0
         self._has_rows = directory is not None
 
@@ -40,11 +39,10 @@ class Recorder:
         """Write one record to the journal, keep it, tell the sinks; return it with its `seq`."""
         written = record.model_copy(update={"seq": self._seq})
         if self.directory is not None:
+            self.flush()
             try:
-                self.directory.statistics.flush()
                 written = self.directory.journal.append(record, durable=durable)
             except (OSError, ValueError) as error:
-                self._num_unwritten += 1
                 self._on_fault("writing the record", error)
         self._seq = written.seq + 1
         self.kept.append(written)  # type: ignore[arg-type]

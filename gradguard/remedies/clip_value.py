@@ -31,7 +31,7 @@ class ClipValue(Remedy):
     computed = "grad = clamp(grad, -max_value, max_value)"
     source = "torch.nn.utils.clip_grad_value_"
 
-    max_value: float = Field(gt=0, allow_inf_nan=False)
+    max_value: float = Field(gt=0)
 
     def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change | None:
         """See `Remedy.apply`."""

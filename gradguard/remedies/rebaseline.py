@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Rebaseline(Remedy):
     """Forget the rolling statistics, so that the present level of loss and gradients becomes the new normal.
 
-    The last rung for spikes that come back on fresh data from a state that was verified to be good: then it is the level
-    that changed (new data, a new phase), not the model that broke.
+    The last rung for spikes that come back on fresh data from a state that was verified to be good: then it is the
+    level that changed (new data, a new phase), not the model that broke.
     """
 
     name = "rebaseline"

@@ -31,7 +31,7 @@ class Rescale(Remedy):
     computed = "grad *= factor. With Adam a constant factor has little effect; a factor for a few steps has."
     source = "GLM-130B's embedding gradient shrink (Zeng et al. 2022)"
 
-    factor: float = Field(ge=0, allow_inf_nan=False)
+    factor: float = Field(ge=0)
 
     def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change | None:
         """See `Remedy.apply`."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Rollback(Remedy):
     """Restore parameters, buffers and optimizer state from the last verified-finite snapshot; the data goes on.
 
-    The step is dropped as well, and the guard's rolling statistics go back to those of the snapshot. Learning rates stay
-    with their schedule.
+    The step is dropped as well, and the guard's rolling statistics go back to those of the snapshot. Learning rates
+    stay with their schedule.
     """
 
     name = "rollback"
@@ -36,11 +36,12 @@ class Rollback(Remedy):
             Unavailable: there is no snapshot.
         """
         snapshots = target.snapshots
-        if snapshots is None or snapshots.good is None:
+        snapshot = snapshots.good if snapshots is not None else None
+        if snapshots is None or snapshot is None:
             reason = snapshots.refusal if snapshots is not None else "the policy keeps no snapshots"
             raise Unavailable(f"there is no snapshot to roll back to: {reason or 'none was taken yet'}")
         target.drop_step()
-        snapshot = snapshots.restore()
+        snapshots.restore()
         target.restored = snapshot
         if target.buffers is not None:
             target.buffers.accept()

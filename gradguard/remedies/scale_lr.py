@@ -92,7 +92,7 @@ class ScaleLR(Remedy):
     computed = "lr used = scheduled lr x product of factor^(1 - t/recover_steps), t steps after each cut."
     source = "AdaLRLion in llm-foundry (temporary backoff); OPT-175B and GLM-130B training logs (halving after spikes)"
 
-    factor: float = Field(gt=0, allow_inf_nan=False)
+    factor: float = Field(gt=0)
     recover_steps: int = Field(default=0, ge=0)
     min_factor: float = Field(default=1e-4, gt=0, le=1)
 

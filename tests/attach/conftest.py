@@ -90,6 +90,17 @@ def variant(request):
     return request.param
 
 
+@pytest.fixture
+def make_net():
+    """Function that returns the model with a BatchNorm, always the same."""
+
+    def make():
+        torch.manual_seed(0)
+        return Net()
+
+    return make
+
+
 def make_batch(seed):
     return torch.randn(16, 4, generator=torch.Generator().manual_seed(seed))
 

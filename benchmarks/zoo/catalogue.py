@@ -1,0 +1,45 @@
+"""Every set-up of the zoo by its id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from benchmarks.zoo.failing import FAILING
+from benchmarks.zoo.healthy import HEALTHY
+from benchmarks.zoo.healthy_changes import HEALTHY_CHANGES
+from benchmarks.zoo.healthy_games import HEALTHY_GAMES
+from benchmarks.zoo.healthy_language import HEALTHY_LANGUAGE
+from benchmarks.zoo.healthy_losses import HEALTHY_LOSSES
+from benchmarks.zoo.setup import Setup
+from benchmarks.zoo.transient import TRANSIENT
+
+
+ZOO: dict[str, Setup] = {
+    setup.id: setup
+    for family in (
+        HEALTHY,
+        HEALTHY_CHANGES,
+        HEALTHY_LOSSES,
+        HEALTHY_LANGUAGE,
+        HEALTHY_GAMES,
+        TRANSIENT,
+        FAILING,
+    )
+    for setup in family
+}
+
+
+def choose(patterns: Sequence[str]) -> list[Setup]:
+    """Return the set-ups whose id or group matches a pattern such as "H*", in the zoo's order; all without patterns.
+
+    Raises:
+        ValueError: a pattern matches nothing.
+    """
+    chosen = []
+    for pattern in patterns:
+        matching = [id for id, setup in ZOO.items() if fnmatchcase(id, pattern) or setup.group == pattern]
+        if not matching:
+            raise ValueError(f"no set-up matches {pattern!r}; known: {', '.join(ZOO)}")
+        chosen += matching
+    return [setup for id, setup in ZOO.items() if not patterns or id in chosen]

@@ -1,0 +1,154 @@
+"""What the guard did in one run of a set-up, beside the same run without it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import median
+
+from benchmarks.zoo.catalogue import ZOO
+from benchmarks.zoo.setup import Group, Repair
+from benchmarks.zoo.train import Trained, train
+from gradguard.policy.schema import Policy
+from gradguard.records import SEVERITIES, Finding, Severity
+
+
+RECOVERED = 0.02  # distance from the clean score, as a share of it, within which a run counts as recovered
+REPAIRED = 0.05  # and from the reference's within which it counts as repaired
+NUM_KEPT = 5  # findings of one diagnosis that are kept in full
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """All findings of one diagnosis in one run.
+
+    Args:
+        diagnosis: its name.
+        first_step: of the first finding at its worst severity or below.
+        severity: the worst.
+        count: how many at "warn" or above.
+        findings: the first few at "warn" or above; if there are none, the first few.
+    """
+
+    diagnosis: str
+    first_step: int
+    severity: Severity
+    count: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_loud(self) -> bool:
+        """Whether any finding was at "warn" or above."""
+        return self.count > 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """One set-up at one seed.
+
+    Args:
+        id: of the set-up.
+        group: of the set-up.
+        repair: of the set-up.
+        seed: of the run.
+        steps: of the run.
+        onset: step at which trouble begins.
+        expected: diagnoses that name the trouble.
+        alarms: what was found, by diagnosis.
+        interventions: how often each remedy was carried out.
+        withheld: how often an action was withheld, by "remedy: reason".
+        stopped: why the guard ended the run, or "".
+        guarded: score with the guard.
+        unguarded: score without.
+        reference: score of the clean run (transient) or of the run as a person would fix it (failing).
+        is_identical: every bit of the model, the optimizer and the random generator is the same with and without.
+        loss: median loss of the first and the last tenth of the unguarded run, and of the guarded one.
+        seconds: wall time of the unguarded and of the guarded loop.
+    """
+
+    id: str
+    group: Group
+    repair: Repair | None
+    seed: int
+    steps: int
+    onset: int
+    expected: tuple[str, ...]
+    alarms: tuple[Alarm, ...]
+    interventions: Counter[str]
+    withheld: Counter[str]
+    stopped: str
+    guarded: float
+    unguarded: float
+    reference: float | None
+    is_identical: bool
+    loss: tuple[float, float, float, float]
+    seconds: tuple[float, float]
+
+    @property
+    def loud(self) -> tuple[Alarm, ...]:
+        """The diagnoses that spoke at "warn" or above."""
+        return tuple(alarm for alarm in self.alarms if alarm.is_loud)
+
+    @property
+    def acted(self) -> int:
+        """Interventions that changed something; a notice changes nothing."""
+        return self.interventions.total() - self.interventions["notify"]
+
+    @property
+    def latency(self) -> int | None:
+        """Steps from the onset to the first alarm at "warn" or above; None when there was none."""
+        return min((alarm.first_step for alarm in self.loud), default=-1) - self.onset if self.loud else None
+
+    @property
+    def is_named(self) -> bool:
+        """Whether one of the expected diagnoses spoke at "warn" or above."""
+        return any(alarm.diagnosis in self.expected for alarm in self.loud)
+
+    def is_near_reference(self, tolerance: float) -> bool:
+        """Return whether the guarded score is the reference's, but for a share of it."""
+        return self.reference is not None and is_near(self.guarded, self.reference, tolerance)
+
+
+def is_near(score: float, reference: float, tolerance: float) -> bool:
+    """Return whether a score is at least the reference's, but for a share of it.
+
+    Example:
+        >>> is_near(0.93, 0.94, 0.02), is_near(0.90, 0.94, 0.02), is_near(-2.42, -2.4, 0.02)
+        (True, False, True)
+    """
+    return score >= reference - tolerance * abs(reference)
+
+
+def run(id: str, seed: int, policy: str | Policy = "default", steps: int | None = None) -> Result:
+    """Train a set-up without and with the guard, and compare.
+
+    Args:
+        id: of the set-up.
+        seed: of the run.
+        policy: of the guard.
+        steps: fewer than the set-up's own, for a quick look; None for its own.
+    """
+    setup = ZOO[id] if steps is None else _shortened(id, steps)
+    plain = train(setup, seed)
+    guarded = train(setup, seed, policy)
+    return Result(
+        id=id,
+        group=setup.group,
+        repair=setup.repair,
+        seed=seed,
+        steps=setup.steps,
+        onset=setup.onset,
+        expected=setup.expected,
+        alarms=alarms(guarded.findings),
+        interventions=guarded.interventions,
+        withheld=guarded.withheld,
+        stopped=guarded.stopped,
+        guarded=guarded.score,
+        unguarded=plain.score,
+        reference=_reference(id, seed),
+        is_identical=plain.digest == guarded.digest,
+        loss=(*_ends(plain), *_ends(guarded)),
+        seconds=(plain.seconds, guarded.seconds),
+    )

@@ -1,0 +1,67 @@
+"""What is due now and then, not at every step: probes, snapshots, outcomes."""
+
+from __future__ import annotations
+
+from gradguard.judgement import Judgement
+from gradguard.monitor import Monitor
+from gradguard.outcomes import Outcomes
+from gradguard.policy.schema import Policy
+from gradguard.record.recorder import Recorder
+from gradguard.stats import StepStats
+from gradguard.target import Target
+
+
+class Periodic:
+    """Runs what is due; a step at which nothing is due costs one comparison with `next_due`.
+
+    Args:
+        policy: gives the strides.
+        monitor: takes the probes.
+        target: holds the snapshots.
+        outcomes: the judgements that wait.
+        recorder: takes the outcomes.
+
+    Attributes:
+        next_probe: steps after which the next probe is taken.
+        next_due: steps after which anything is due.
+    """
+
+    def __init__(
+        self, policy: Policy, monitor: Monitor, target: Target, outcomes: Outcomes, recorder: Recorder
+    ) -> None:
+        self._policy = policy
+        self._monitor = monitor
+        self._target = target
+        self._outcomes = outcomes
+        self._recorder = recorder
+        self.next_probe = 1
+        self.next_due = 0
+
+    def probe_at(self, step: int) -> None:
+        """Take the next probe after `step` steps."""
+        self.next_probe = self.next_due = step
+
+    def outcomes_waiting(self) -> None:
+        """Note that an intervention was added to those that wait for their judgement."""
+        self.next_due = min(self.next_due, self._outcomes.next_due)
+
+    def run(self, step: int, stats: StepStats, judgement: Judgement) -> None:
+        """Do what is due after `step` steps."""
+        if step >= self.next_probe:
+            self.next_probe = step + self._policy.monitor.probe_every
+            self._monitor.probe(stats)
+        snapshots = self._target.snapshots
+        if snapshots is not None:
+            snapshots.confirm(step)
+            if step >= snapshots.next_step and not self._target.is_skipped and not stats.bad_state:
+                snapshots.take(step, judgement.state_dict())
+        for outcome in self._outcomes.collect(step, judgement.losses[self._policy.horizon].median):
+            self._recorder.write(outcome, durable=False)
+        self.next_due = min(self.next_probe, self._outcomes.next_due)
+        if snapshots is not None:
+            self.next_due = min(self.next_due, snapshots.next_due(step))
+
+    def give_up(self, step: int, judgement: Judgement) -> None:
+        """Write down that the run ends before the judgements that still wait."""
+        for outcome in self._outcomes.give_up(step, judgement.losses[self._policy.horizon].median):
+            self._recorder.write(outcome, durable=False)

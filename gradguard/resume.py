@@ -1,0 +1,51 @@
+"""All that a resumed run needs to decide exactly as an uninterrupted one, out of a pipeline and into another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradguard.contracts import REMEDIES
+from gradguard.pipeline import Pipeline
+from gradguard.plain import from_plain, to_plain
+
+
+def dump(pipeline: Pipeline) -> dict[str, Any]:
+    """Return a pipeline's state as numbers, strings, tensors and containers of these."""
+    target, periodic = pipeline.target, pipeline.periodic
+    state = {
+        "step": pipeline.step,
+        "parameters": list(pipeline.monitor.table.names),
+        "judgement": pipeline.judgement.state_dict(),
+        "intervening": pipeline.intervening.state_dict(),
+        "effects": {name: effect.state_dict() for name, effect in target.effects.items()},
+        "scale": pipeline.scale.state_dict(),
+        "weight_norms": pipeline.stats.weight_norms,
+        "sgd_reach": pipeline.stats.sgd_reach,
+        "bad_state": list(pipeline.stats.bad_state),
+        "next_probe": periodic.next_probe,
+        "next_due": periodic.next_due,
+    }
+    snapshots = target.snapshots.state_dict() if target.snapshots is not None else None
+    return {**to_plain(state), "snapshots": snapshots}
+
+
+def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
+    """Put a dumped state into a pipeline; the model and the optimizer must have been loaded before."""
+    plain = from_plain({key: value for key, value in state.items() if key != "snapshots"})
+    target, stats, periodic = pipeline.target, pipeline.stats, pipeline.periodic
+    pipeline.step = plain["step"]
+    pipeline.judgement.load_state_dict(plain["judgement"])
+    pipeline.intervening.load_state_dict(plain["intervening"])
+    target.effects = {name: REMEDIES.get(name).restore_effect(effect) for name, effect in plain["effects"].items()}
+    if target.snapshots is not None and state["snapshots"] is not None:
+        target.snapshots.load_state_dict(state["snapshots"])
+    if target.buffers is not None:
+        target.buffers.accept()
+    pipeline.scale.load_state_dict(plain["scale"])
+    stats.weight_norms = np.array(plain["weight_norms"], dtype=np.float32)
+    stats.sgd_reach = plain["sgd_reach"]
+    stats.bad_state = tuple(plain["bad_state"])
+    periodic.next_probe, periodic.next_due = plain["next_probe"], plain["next_due"]
+    pipeline.start_versions = []
