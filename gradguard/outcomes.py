@@ -9,7 +9,7 @@ from typing import Any
 from gradguard.records import Outcome, Verdict
 
 
-BETTER = 1.1  # loss after / before up to which the run counts as being where it was, for positive losses
+BETTER = 1.25  # loss after / before up to which the run counts as being where it was: medians of 50 steps are noisy
 WORSE = 1.5  # loss after / before from which it counts as worse
 
 

@@ -33,7 +33,9 @@ def lines():
 
 
 def flatten(value, place=""):
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and value.layout == torch.sparse_coo:
+        yield from flatten([value._indices(), value._values()], place)
+    elif isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         value = torch.view_as_real(value) if value.is_complex() else value
         yield place, (str(value.dtype), value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -88,9 +88,7 @@ HEALTHY = (
     _healthy("H04", "8 residual blocks, layer normalisation, AdamW", _digits(lambda: residual_mlp(8), _adamw(1e-3))),
     _healthy("H05", "CNN, batch normalisation, SGD with momentum", _digits(lambda: cnn(norm=True), _sgd(0.05, 0.9))),
     _healthy("H06", "CNN, Adam", _digits(lambda: cnn(norm=False), _adam())),
-    _healthy(
-        "H07", "LSTM over 64 pixels", _digits(lambda: Recurrent(nn.LSTM(1, 32, batch_first=True)), _adam(5e-3))
-    ),
+    _healthy("H07", "LSTM over 64 pixels", _digits(lambda: Recurrent(nn.LSTM(1, 32, batch_first=True)), _adam(5e-3))),
     _healthy("H08", "2-layer pre-norm transformer, AdamW", _digits(Transformer, _adamw(2e-3))),
     _healthy(
         "H09",

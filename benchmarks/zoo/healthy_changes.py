@@ -160,7 +160,9 @@ def _lbfgs(seed: int) -> Training:
         loss.backward()
         return loss
 
-    return Training(model, [Turn(optimizer, lambda step, observe: optimizer.step(closure))], lambda: accuracy(model, data))
+    return Training(
+        model, [Turn(optimizer, lambda step, observe: optimizer.step(closure))], lambda: accuracy(model, data)
+    )
 
 
 HEALTHY_CHANGES = (

@@ -49,7 +49,12 @@ def _likelihood(seed: int) -> Training:
         return gaussian_nll_loss(output[:, 0], target, output[:, 1].exp())
 
     return supervised(
-        model, Adam(model.parameters(), 3e-3), data, seed, loss=loss, score=lambda m, d: -loss(outputs(m, d.held_x), d.held_y).item()
+        model,
+        Adam(model.parameters(), 3e-3),
+        data,
+        seed,
+        loss=loss,
+        score=lambda m, d: -loss(outputs(m, d.held_x), d.held_y).item(),
     )
 
 

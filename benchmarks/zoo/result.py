@@ -9,7 +9,7 @@ from functools import cache
 from statistics import median
 
 from benchmarks.zoo.catalogue import ZOO
-from benchmarks.zoo.setup import Group, Repair
+from benchmarks.zoo.setup import Group, Repair, Setup
 from benchmarks.zoo.train import Trained, train
 from gradguard.policy.schema import Policy
 from gradguard.records import SEVERITIES, Finding, Severity
@@ -26,7 +26,7 @@ class Alarm:
 
     Args:
         diagnosis: its name.
-        first_step: of the first finding at its worst severity or below.
+        first_step: of the first finding at "warn" or above; if there is none, of the first.
         severity: the worst.
         count: how many at "warn" or above.
         findings: the first few at "warn" or above; if there are none, the first few.
@@ -121,34 +121,55 @@ def is_near(score: float, reference: float, tolerance: float) -> bool:
     return score >= reference - tolerance * abs(reference)
 
 
-def run(id: str, seed: int, policy: str | Policy = "default", steps: int | None = None) -> Result:
-    """Train a set-up without and with the guard, and compare.
-
-    Args:
-        id: of the set-up.
-        seed: of the run.
-        policy: of the guard.
-        steps: fewer than the set-up's own, for a quick look; None for its own.
-    """
-    setup = ZOO[id] if steps is None else _shortened(id, steps)
+def run(setup: Setup, seed: int, policy: str | Policy = "default") -> Result:
+    """Train a set-up without and with the guard, and compare."""
     plain = train(setup, seed)
     guarded = train(setup, seed, policy)
     return Result(
-        id=id,
+        id=setup.id,
         group=setup.group,
         repair=setup.repair,
         seed=seed,
         steps=setup.steps,
         onset=setup.onset,
         expected=setup.expected,
-        alarms=alarms(guarded.findings),
+        alarms=alarms_of(guarded.findings),
         interventions=guarded.interventions,
         withheld=guarded.withheld,
         stopped=guarded.stopped,
         guarded=guarded.score,
         unguarded=plain.score,
-        reference=_reference(id, seed),
+        reference=_reference(setup, seed),
         is_identical=plain.digest == guarded.digest,
         loss=(*_ends(plain), *_ends(guarded)),
         seconds=(plain.seconds, guarded.seconds),
     )
+
+
+def alarms_of(findings: Sequence[Finding]) -> tuple[Alarm, ...]:
+    """Return the findings of a run by diagnosis, in the order in which they first came."""
+    alarms = []
+    for diagnosis in dict.fromkeys(finding.diagnosis for finding in findings):
+        own = [finding for finding in findings if finding.diagnosis == diagnosis]
+        loud = [finding for finding in own if finding.severity != "info"]
+        told = loud or own
+        severity = max((finding.severity for finding in own), key=SEVERITIES.index)
+        alarms.append(Alarm(diagnosis, told[0].step, severity, len(loud), tuple(told[:NUM_KEPT])))
+    return tuple(alarms)
+
+
+def _reference(setup: Setup, seed: int) -> float | None:
+    if setup.clean is not None:
+        return _clean_score(setup.clean, seed)
+    return train(setup, seed, make=setup.reference).score if setup.reference is not None else None
+
+
+@cache
+def _clean_score(id: str, seed: int) -> float:
+    """Return the score of a healthy set-up; several faults strike the same one."""
+    return train(ZOO[id], seed).score
+
+
+def _ends(trained: Trained) -> tuple[float, float]:
+    tenth = max(1, len(trained.losses) // 10)
+    return median(trained.losses[:tenth]), median(trained.losses[-tenth:])

@@ -17,9 +17,7 @@ from benchmarks.zoo.setup import Observe, Training, Turn
 Loss = Callable[[Tensor, Tensor], Tensor]  # output, target -> ()
 
 
-def plain_turn(
-    optimizer: Optimizer, loss_at: Callable[[int], Tensor], schedulers: LRScheduler | None = None
-) -> Turn:
+def plain_turn(optimizer: Optimizer, loss_at: Callable[[int], Tensor], schedulers: LRScheduler | None = None) -> Turn:
     """Return the turn that every tutorial shows: zero_grad, backward, step."""
 
     def run(step: int, observe: Observe) -> None:

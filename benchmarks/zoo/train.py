@@ -105,7 +105,11 @@ def _digest(training: Training) -> str:
 
     def add(value: object) -> None:
         if isinstance(value, Tensor):
-            digest.update(value.detach().contiguous().view(torch.uint8).numpy().tobytes() if value.ndim else repr(value.item()).encode())
+            digest.update(
+                value.detach().contiguous().view(torch.uint8).numpy().tobytes()
+                if value.ndim
+                else repr(value.item()).encode()
+            )
         elif isinstance(value, dict):
             for key in value:
                 digest.update(str(key).encode())

@@ -1,0 +1,4 @@
+from benchmarks.zoo.setup import Setup
+
+
+FAILING: tuple[Setup, ...] = ()

@@ -1,0 +1,205 @@
+"""Slow and obvious: what the package computes, in float64 and one parameter, one step, one entry at a time."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+def entries(gradient: torch.Tensor) -> list[float]:
+    """Return every entry as a float; complex ones as two."""
+    dense = gradient.to_dense() if gradient.layout != torch.strided else gradient
+    flat = dense.detach().resolve_conj().reshape(-1)
+    if flat.is_complex():
+        return [part for entry in flat.tolist() for part in (entry.real, entry.imag)]
+    return [float(entry) for entry in flat.tolist()]
+
+
+def norm(gradient: torch.Tensor) -> float:
+    """Return the L2 norm of the finite entries; `hypot` neither overflows nor underflows on the way."""
+    return math.hypot(*[entry for entry in entries(gradient) if math.isfinite(entry)])
+
+
+def num_nonfinite(gradient: torch.Tensor) -> tuple[int, int]:
+    """Return (NaN entries, infinite entries)."""
+    values = entries(gradient)
+    return sum(map(math.isnan, values)), sum(map(math.isinf, values))
+
+
+def clip_coefficient(norm: float, max_norm: float) -> float:
+    """Return what a gradient of this norm is multiplied by."""
+    return max_norm / (norm + 1e-6) if norm + 1e-6 > max_norm else 1.0
+
+
+def lower_median(values: Sequence[float]) -> float:
+    """Return the middle value, of two the lower; NaN of nothing."""
+    return statistics.median_low(values) if values else math.nan
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Return 1.4826 times the median distance from the median; NaN of nothing."""
+    if not values:
+        return math.nan
+    middle = statistics.median(values)
+    return 1.4826 * statistics.median([abs(value - middle) for value in values])
+
+
+@dataclass
+class NormHistory:
+    """Every norm that one row ever had."""
+
+    values: list[float] = field(default_factory=list)
+
+    def accepted(self, window: int) -> list[float]:
+        """Return what counts of the last `window` steps: finite and above zero."""
+        return [value for value in self.values[-window:] if math.isfinite(value) and value > 0]
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """What stood out: rows of (global, parameter 0, parameter 1, ...)."""
+
+    kind: str
+    rows: tuple[int, ...]
+
+
+class ExplodingGradient:
+    """The definition of `exploding_gradient`, row by row.
+
+    Args:
+        num_parameters: P.
+        rows: parameters looked at; None for all.
+    """
+
+    def __init__(self, num_parameters, rows=None, *, zscore, ratio, extreme_ratio, window, warmup, max_update=10.0):
+        self.zscore, self.ratio, self.extreme_ratio = zscore, ratio, extreme_ratio
+        self.window, self.warmup, self.max_update = window, warmup, max_update
+        self.sees_all = rows is None
+        self.rows = [*([0] if rows is None else []), *(row + 1 for row in (range(num_parameters) if rows is None else rows))]
+        self.history = [NormHistory() for _ in range(num_parameters + 1)]
+        self.start: list[float] | None = None
+        self.hot_at: dict[int, int] = {}
+
+    def step(self, step: int, levels: Sequence[float], lr: float = 0.0, reach: float = math.inf) -> Alarm | None:
+        """Judge one step and then learn from it.
+
+        Args:
+            step: its number.
+            levels: (P + 1,) norms, the global one first; -1 where there is no gradient.
+            lr: learning rate.
+            reach: norm of all weights when the optimizer is SGD.
+        """
+        is_finite = all(math.isfinite(level) for level in levels)
+        alarm = self._judge(step, levels, lr, reach) if is_finite else None
+        if len(self.history[0].values) >= self.warmup and self.start is None:
+            self.start = [lower_median(row.accepted(self.window)) for row in self.history]
+        if is_finite:
+            for row, level in zip(self.history, levels, strict=True):
+                row.values.append(level)
+        return alarm
+
+    def _judge(self, step: int, levels: Sequence[float], lr: float, reach: float) -> Alarm | None:
+        if self.sees_all and lr * levels[0] > self.max_update * reach:
+            return Alarm("reach", (0,))
+        usual = [row.accepted(self.window) for row in self.history]
+        if len(self.history[0].values) < self.warmup:
+            is_early = self.sees_all and len(usual[0]) >= 5 and levels[0] > self.extreme_ratio * max(usual[0])
+            return Alarm("early", (0,)) if is_early else None
+        start = self.start or [lower_median(values) for values in usual]
+        alarmed = []
+        for row in self.rows:
+            level, median = levels[row], lower_median(usual[row])
+            counts = len(usual[row]) >= self.warmup and not level < start[row]
+            if row > 0:
+                counts = counts and level >= 0.3 * lower_median(usual[0])
+            if not counts or not level > self.ratio * median:
+                continue
+            logs = [math.log(value) for value in usual[row]]
+            z = math.log(level / median) / max(deviation(logs), 0.1)
+            if level > self.extreme_ratio * median:
+                alarmed.append(row)
+            elif z > self.zscore:
+                if step - self.hot_at.get(row, -10) <= 2:
+                    alarmed.append(row)
+                self.hot_at[row] = step
+        return Alarm("level", tuple(alarmed)) if alarmed else None
+
+
+class LossSpike:
+    """The definition of `loss_spike`."""
+
+    def __init__(self, *, zscore, window, warmup):
+        self.zscore, self.window, self.warmup = zscore, window, warmup
+        self.losses: list[float] = []
+        self.rates: list[float] = []
+
+    def step(self, loss: float, lr: float = 0.0) -> bool:
+        """Judge one loss and then learn from it; return whether it is a spike."""
+        if not math.isfinite(loss):
+            return False
+        first = (self.losses + [loss])[:5]
+        initial = sorted(first)[len(first) // 2]
+        self.rates.append(lr)
+        is_spike = self._is_spike(loss, lr, self.losses[-self.window :], initial)
+        self.losses.append(loss)
+        return is_spike
+
+    def _is_spike(self, loss: float, lr: float, recent: list[float], initial: float) -> bool:
+        if len(recent) < 5 or not loss > max(recent):
+            return False
+        if len(recent) < self.warmup:
+            return min(recent) > 0 and loss > 100.0 * max(recent) and loss > initial
+        median = lower_median(recent)
+        if min(recent) > 0:
+            z = math.log(loss / median) / max(deviation([math.log(value) for value in recent]), 0.1)
+        else:
+            scale = max(deviation(recent), 0.1 * abs(median))
+            z = (loss - median) / scale if scale > 0 else 0.0
+            if not loss - max(recent) > max(recent) - min(recent):
+                return False
+        rates = sorted(self.rates[-self.window :])
+        was_raised = lr > 1.5 * rates[len(rates) // 2]
+        return z > self.zscore and loss >= 0.1 * initial and not (was_raised and loss < initial)
+
+
+class Divergence:
+    """The definition of `divergence`; `step` returns its severity, or None."""
+
+    def __init__(self, *, ratio=1.5):
+        self.ratio = ratio
+        self.losses: list[float] = []
+        self.norms: list[float] = []
+        self.last_alarm = -(10**9)
+
+    def step(self, step: int, loss: float, norm: float) -> str | None:
+        """Take one step in and judge the run so far."""
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            return None
+        self.losses.append(loss)
+        self.norms.append(norm)
+        severity = self._judge(step)
+        if severity is not None:
+            self.last_alarm = step
+        return severity
+
+    def _judge(self, step: int) -> str | None:
+        if step < 20 and len(self.losses) >= 3:
+            (a, b, c), (x, y, z) = self.losses[-3:], self.norms[-3:]
+            if a < b < c and x > 0 and y > 10 * x and z > 10 * y:
+                return "critical"
+        if len(self.losses) < 10 or step < 10 or step - self.last_alarm < 10 or self.losses[-1] < self.losses[0]:
+            return None
+        first, recent = self.losses[:5], self.losses[-10:]
+        initial = lower_median(first)
+        noise = max(first) - min(first) if min(first) <= 0 else 0.0
+        if not lower_median(recent) > initial + (self.ratio - 1.0) * abs(initial) + 3.0 * noise:
+            return None
+        return "critical" if lower_median(self.norms[-10:]) > 10.0 * lower_median(self.norms[:5]) else "info"

@@ -1,0 +1,318 @@
+"""The monitor measures what is there: every dtype, layout and absence, in one pass, without a trace."""
+
+import math
+
+import numpy as np
+import pytest
+import reference
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gradguard.functional import FLOAT32_MAX
+from gradguard.monitor import Monitor, clean_name, parameter_names, wrappers_of
+from gradguard.stats import ABSENT, StepStats
+
+
+LAW = settings(max_examples=40, deadline=None, derandomize=True)
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]
+SHAPES = [(), (3,), (0,), (2, 3)]
+
+
+class Bag(nn.Module):
+    """Parameters p0, p1, ... with the gradients that a test wants; None stands for no gradient."""
+
+    def __init__(self, grads, like=None):
+        super().__init__()
+        for index, grad in enumerate(grads):
+            template = like if grad is None else grad
+            param = nn.Parameter(torch.ones(template.shape, dtype=template.dtype))
+            param.grad = grad
+            self.register_parameter(f"p{index}", param)
+
+
+class CountCalls(TorchDispatchMode):
+    """Notes every call that torch makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.calls.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def watch(*grads, like=None, optimizer=torch.optim.SGD):
+    model = Bag(grads, like if like is not None else torch.ones(2))
+    return Monitor(model, optimizer(model.parameters(), lr=0.1), ["*"])
+
+
+def measured(monitor, inverse_scale=1.0):
+    stats = StepStats(len(monitor.table))
+    monitor.measure(stats, inverse_scale)
+    return stats
+
+
+@st.composite
+def gradient_lists(draw):
+    """One to five gradients of any shape and dtype, some of them missing."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
+    dtypes = draw(st.sampled_from([[torch.float32], [torch.bfloat16], DTYPES]))
+    grads = []
+    for _ in range(draw(st.integers(1, 5))):
+        values = torch.randn(draw(st.sampled_from(SHAPES)), generator=generator, dtype=torch.float64)
+        dtype = draw(st.sampled_from(dtypes))
+        grads.append(None if draw(st.integers(0, 4)) == 0 else (values * draw(st.sampled_from([0.01, 1, 100]))).to(dtype))
+    return grads
+
+
+@LAW
+@given(gradient_lists())
+def test_the_norms_agree_with_the_reference(grads):
+    stats = measured(watch(*grads))
+    expected = [ABSENT if grad is None else reference.norm(grad) for grad in grads]
+    np.testing.assert_allclose(stats.norms, expected, rtol=1e-6)
+    assert stats.global_norm == pytest.approx(math.hypot(*[norm for norm in expected if norm != ABSENT]), rel=1e-6)
+    assert stats.levels[0] == pytest.approx(stats.global_norm)
+    assert (stats.finite, stats.overflowed, stats.nonfinite) == (True, (), {})
+
+
+@LAW
+@given(gradient_lists(), st.data())
+def test_bad_entries_are_counted_where_they_are(grads, data):
+    for grad in grads:
+        if grad is not None and grad.numel():
+            value = data.draw(st.sampled_from([1.0, math.nan, math.inf, -math.inf]))
+            torch.view_as_real(grad).view(-1)[-1:].fill_(value) if grad.is_complex() else grad.view(-1)[-1:].fill_(value)
+    stats = measured(watch(*grads))
+    counts = {row: reference.num_nonfinite(grad) for row, grad in enumerate(grads) if grad is not None}
+    bad = {row: count for row, count in counts.items() if any(count)}
+    assert stats.nonfinite == bad
+    assert stats.finite == (not bad)
+    for row, (num_nan, _) in bad.items():
+        np.testing.assert_equal(float(stats.norms[row]), math.nan if num_nan else math.inf)
+    if bad:
+        np.testing.assert_equal(stats.global_norm, math.nan if any(nan for nan, _ in bad.values()) else math.inf)
+        np.testing.assert_equal(float(stats.levels[0]), stats.global_norm)
+
+
+def test_a_nan_in_one_parameter_leaves_the_norms_of_the_others():
+    stats = measured(watch(torch.tensor([3.0, 4.0]), torch.tensor([math.nan, 1.0]), torch.ones(4)))
+    assert stats.norms[[0, 2]].tolist() == [5.0, 2.0]
+
+
+def test_a_norm_that_overflowed_is_told_from_an_infinite_entry():
+    stats = measured(watch(torch.full((4,), 1e20), torch.ones(4), torch.tensor([math.inf])))
+    assert stats.overflowed == (0,)
+    assert stats.nonfinite == {2: (0, 1)}
+    assert stats.norms[0] == pytest.approx(2e20)
+
+
+def test_finite_entries_whose_norm_is_beyond_float32_are_finite():
+    stats = measured(watch(torch.full((100,), 1e38), torch.full((400,), 1e38)))
+    assert (stats.finite, stats.overflowed) == (True, (0, 1))
+    assert stats.levels.tolist() == [FLOAT32_MAX] * 3
+    assert stats.global_norm == pytest.approx(math.hypot(1e39, 2e39))
+
+
+def test_finite_entries_whose_norm_is_beyond_float64_are_finite_and_no_nan():
+    stats = measured(watch(torch.full((100,), 1e308, dtype=torch.float64), torch.ones(1, dtype=torch.float64)))
+    assert (stats.finite, stats.overflowed) == (True, (0,))
+    assert stats.global_norm == math.inf
+    assert stats.levels[0] == FLOAT32_MAX
+
+
+def test_a_global_norm_beyond_float32_of_norms_within_it_is_exact():
+    stats = measured(watch(*[torch.tensor([3e38], dtype=torch.float64)] * 4))
+    assert (stats.finite, stats.overflowed) == (True, ())
+    assert stats.global_norm == pytest.approx(6e38)
+    assert stats.levels[0] == FLOAT32_MAX
+
+
+def test_the_next_step_knows_nothing_of_a_bad_one():
+    monitor = watch(torch.tensor([math.nan]), torch.full((2,), 1e30))
+    stats = measured(monitor)
+    for param in monitor.params:
+        param.grad = torch.ones_like(param)
+    monitor.measure(stats)
+    assert (stats.finite, stats.nonfinite, stats.overflowed) == (True, {}, ())
+    assert stats.global_norm == pytest.approx(math.sqrt(3))
+
+
+def test_a_gradient_that_comes_and_goes_is_absent_when_it_is_not_there():
+    monitor = watch(torch.ones(2), torch.ones(2))
+    seen = []
+    for has_grad in [True, False, True]:
+        monitor.params[1].grad = torch.ones(2) if has_grad else None
+        seen.append(float(measured(monitor).norms[1]))
+    assert seen == pytest.approx([math.sqrt(2), ABSENT, math.sqrt(2)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_any_gradient_the_global_norm_is_zero(dtype):
+    stats = measured(watch(None, None, like=torch.ones(2, dtype=dtype)))
+    assert stats.norms.tolist() == [ABSENT, ABSENT]
+    assert (stats.global_norm, stats.finite) == (0.0, True)
+
+
+def test_an_optimizer_of_which_nothing_is_monitored_measures_zero():
+    model = nn.Linear(2, 1)
+    monitor = Monitor(model, torch.optim.SGD(model.parameters(), lr=0.1), ["nothing.*"])
+    stats = measured(monitor)
+    monitor.probe(stats)
+    assert (stats.global_norm, stats.finite, len(stats.norms)) == (0.0, True, 0)
+
+
+def test_repeated_entries_of_a_sparse_gradient_add_up():
+    model = nn.Embedding(5, 2, sparse=True)
+    model(torch.tensor([1, 1, 3])).sum().backward()
+    stats = measured(Monitor(model, torch.optim.SparseAdam(model.parameters()), ["*"]))
+    assert stats.norms[0] == pytest.approx(math.sqrt(2 * 2**2 + 2))
+    assert not model.weight.grad.is_coalesced()
+
+
+@pytest.mark.parametrize("bad", [1.0, math.nan, 1e30])
+def test_the_loss_scale_is_taken_out_of_the_norms_only(bad):
+    grads = [torch.tensor([6.0, 8.0]), torch.tensor([bad]), None]
+    monitor = watch(*grads)
+    stats = measured(monitor, inverse_scale=1 / 2)
+    assert stats.norms[[0, 2]].tolist() == [5.0, ABSENT]
+    np.testing.assert_allclose(stats.norms[1], bad / 2)
+    np.testing.assert_allclose(stats.global_norm, math.hypot(5.0, bad / 2))
+    assert monitor.params[0].grad.tolist() == [6.0, 8.0]
+
+
+@LAW
+@given(gradient_lists())
+def test_measuring_writes_nothing(grads):
+    monitor = watch(*grads)
+    before = [None if grad is None else grad.clone() for grad in grads]
+    versions = [None if grad is None else grad._version for grad in grads]
+    measured(monitor)
+    for param, grad, value, version in zip(monitor.params, grads, before, versions, strict=True):
+        assert param.grad is grad
+        assert grad is None or (torch.equal(grad, value) and grad._version == version)
+
+
+def test_a_healthy_step_is_one_pass_whatever_the_number_of_parameters():
+    """The number of calls is that of one parameter, and no number is fetched from a tensor on its own."""
+    counts = []
+    for num_parameters in (1, 50):
+        monitor = watch(*[torch.ones(2)] * num_parameters)
+        stats = StepStats(num_parameters)
+        with CountCalls() as counter:
+            monitor.measure(stats)
+        assert not [call for call in counter.calls if "_local_scalar_dense" in call]
+        counts.append(len(counter.calls))
+    assert counts[0] == counts[1]
+
+
+def test_one_buffer_of_measurements_is_used_for_every_step():
+    monitor = watch(torch.ones(2))
+    stats = StepStats(1)
+    levels = stats.levels
+    monitor.measure(stats)
+    assert stats.levels is levels
+    assert stats.norms.base is levels
+
+
+def test_tied_weights_are_counted_once_and_have_their_first_name():
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    model[1].weight = model[0].weight
+    model(torch.ones(1, 3)).sum().backward()
+    monitor = Monitor(model, torch.optim.SGD(model.parameters(), lr=0.1), ["*"])
+    assert monitor.table.names == ["0.weight"]
+    assert measured(monitor).global_norm == pytest.approx(reference.norm(model[0].weight.grad), rel=1e-6)
+
+
+def test_parameters_are_in_the_order_of_the_optimizer_with_their_facts():
+    model = nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.Linear(2, 1).to(torch.float64)})
+    foreign = nn.Parameter(torch.zeros(()))
+    optimizer = torch.optim.SGD(
+        [{"params": [*model["b"].parameters()]}, {"params": [model["a"].weight, foreign], "lr": 0.2}], lr=0.1
+    )
+    table = Monitor(model, optimizer, ["*"]).table
+    assert table.names == ["b.weight", "b.bias", "a.weight", "param_groups.1.1"]
+    assert table.shapes == [(1, 2), (1,), (2, 3), ()]
+    assert table.dtypes == ["float64", "float64", "float32", "float32"]
+    assert table.groups == [0, 0, 1, 1]
+    assert table.is_matrix.tolist() == [True, False, True, False]
+
+
+def test_only_the_selected_parameters_are_measured():
+    model = nn.Sequential(nn.Linear(2, 1))
+    model(torch.ones(1, 2)).sum().backward()
+    model[0].bias.grad.fill_(math.nan)
+    monitor = Monitor(model, torch.optim.SGD(model.parameters(), lr=0.1), ["*", "!*.bias"])
+    assert monitor.table.names == ["0.weight"]
+    assert measured(monitor).finite
+
+
+def test_added_param_groups_are_noticed():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    monitor = Monitor(model, optimizer, ["*"])
+    assert not monitor.has_new_layout()
+    optimizer.add_param_group({"params": [*model[1].parameters()]})
+    assert monitor.has_new_layout()
+    monitor.read_layout()
+    assert not monitor.has_new_layout()
+    assert monitor.table.names[2:] == ["1.weight", "1.bias"]
+
+
+class Inner(nn.Module):
+    """A model that calls one of its own parts `module`, as wrappers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.module = nn.Linear(1, 1, bias=False)
+        self.weight = nn.Parameter(torch.ones(1))
+
+
+def test_a_wrapper_leaves_no_trace_in_the_names():
+    assert list(parameter_names(nn.DataParallel(nn.Linear(1, 1))).values()) == ["weight", "bias"]
+    assert wrappers_of(nn.DataParallel(nn.DataParallel(nn.Linear(1, 1)))) == ["module", "module"]
+    assert clean_name("blocks._orig_mod.0.weight", []) == "blocks.0.weight"
+
+
+def test_a_part_that_is_named_like_a_wrapper_keeps_its_name():
+    names = list(parameter_names(Inner()).values())
+    assert list(parameter_names(nn.DataParallel(Inner())).values()) == names == ["weight", "module.weight"]
+
+
+def test_a_probe_samples_the_norms_of_the_weights():
+    monitor = watch(torch.ones(4), torch.ones(9))
+    stats = StepStats(2)
+    assert np.isnan(stats.weight_norms).all()
+    monitor.probe(stats)
+    assert stats.weight_norms.tolist() == [2.0, 3.0]
+    assert stats.sgd_reach == pytest.approx(math.sqrt(13))
+    assert stats.bad_state == ()
+
+
+def test_the_reach_of_an_update_is_known_for_sgd_only_and_not_for_zero_weights():
+    stats = StepStats(1)
+    watch(torch.ones(4), optimizer=torch.optim.Adam).probe(stats)
+    assert stats.sgd_reach == math.inf
+    monitor = watch(torch.ones(4))
+    with torch.no_grad():
+        monitor.params[0].zero_()
+    monitor.probe(stats)
+    assert stats.sgd_reach == math.inf
+
+
+def test_a_probe_names_bad_parameters_and_buffers_wherever_they_are():
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
+    foreign = nn.Parameter(torch.tensor([math.inf]))
+    monitor = Monitor(model, torch.optim.SGD([*model[0].parameters(), foreign], lr=0.1), ["*"])
+    with torch.no_grad():
+        model[0].bias[0] = math.nan
+        model[1].running_var[1] = math.inf
+        model[2].weight[0, 0] = math.nan
+    stats = StepStats(3)
+    monitor.probe(stats)
+    assert sorted(stats.bad_state) == ["0.bias", "1.running_var", "2.weight", "param_groups.0.2"]
+    assert sorted(monitor.nonfinite_parameters()) == ["0.bias", "param_groups.0.2"]
