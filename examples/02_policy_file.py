@@ -36,7 +36,6 @@ def main() -> None:
                 optimizer.step()
         except gradguard.TrainingStopped as stopped:
             print(stopped)
-            assert guard.last.step == 101 or stopped.finding is not None
         else:
             raise AssertionError("the policy should have stopped this run")
     assert all(param.isfinite().all() for param in model.parameters())

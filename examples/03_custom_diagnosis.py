@@ -28,7 +28,6 @@ class SilentGradient(Diagnosis[SilentState]):
     """
 
     name = "silent_gradient"
-    what = "Every gradient is exactly zero: nothing is learned."
     patience: int = 3
 
     def init(self, table: ParameterTable, rows: Sequence[int]) -> SilentState:
@@ -38,8 +37,8 @@ class SilentGradient(Diagnosis[SilentState]):
         state.steps = state.steps + 1 if stats.global_norm == 0 else 0
         if state.steps != self.patience:
             return state, None
-        message = f"All gradients have been exactly zero for {state.steps} steps."
-        return state, Finding(diagnosis=self.name, step=stats.step, value=state.steps, message=message)
+        message = f"All gradients were exactly zero for {state.steps} steps."
+        return state, Finding(diagnosis=self.name, step=stats.step, message=message)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)  # too high on purpose: the first steps overflow
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, backoff_factor=0.02)  # too high: the first steps overflow
     skipped_by: dict[str, list[int]] = {"scaler": [], "guard": []}
     with gradguard.attach(model, optimizer, scaler=scaler) as guard:
         for step in range(60):
@@ -19,7 +19,7 @@ def main() -> None:
             with torch.autocast("cpu", dtype=torch.float16):
                 loss = (model(inputs) - inputs[:, :1]).square().mean()
             if step == 40:
-                loss = loss * 100.0  # one absurd batch, finite
+                loss = loss * 10.0  # one absurd batch, not large enough to overflow
             scaler.scale(loss).backward()
             guard.observe(loss)  # the loss itself, not the scaled one
             scaler.step(optimizer)

@@ -1,4 +1,4 @@
-"""Mean, std, max, min and zero ratio of every layer's gradient, without a hook and without a Python loop of your own."""
+"""Mean, std, max, min and zero ratio of every layer's gradient, without a hook or a Python loop of your own."""
 
 import torch
 from torch import nn

@@ -29,6 +29,7 @@ class LossScale:
         self.last_scale = self._scaler.get_scale() if self._scaler is not None else 1.0
         self._num_foreseen = 0
         self.skips = 0
+        self._is_settled = False
 
     def missed_skips(self) -> int:
         """Return how often the scaler skipped a step since the last call without the step hook being called."""
@@ -41,8 +42,13 @@ class LossScale:
         drops = max(1, round(math.log(last / scale) / -math.log(self._scaler.get_backoff_factor())))
         missed = max(0, drops - self._num_foreseen)
         self._num_foreseen = 0
-        self.skips += missed
+        self._count(missed)
         return missed
+
+    def _count(self, skips: int) -> None:
+        """Count skips in a row; those before the first applied step are the scaler finding its scale."""
+        if self._is_settled:
+            self.skips += skips
 
     def read(self, optimizer: Optimizer, stats: StepStats) -> float:
         """Fill the stats about the scale; return the factor that undoes the scale that is in the gradients."""
@@ -55,7 +61,7 @@ class LossScale:
             scale = float(grad_scale)
             inverse = 1.0 / scale
         if stats.found_inf:
-            self.skips += 1
+            self._count(1)
             self._num_foreseen += 1
         stats.loss_scale = scale
         stats.scaler_skips = self.skips
@@ -65,12 +71,19 @@ class LossScale:
         """Count afresh after a step that the scaler let through."""
         if not stats.found_inf:
             self.skips = 0
+            self._is_settled = True
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is counted."""
-        return {"skips": self.skips, "last_scale": self.last_scale, "num_foreseen": self._num_foreseen}
+        return {
+            "skips": self.skips,
+            "last_scale": self.last_scale,
+            "num_foreseen": self._num_foreseen,
+            "is_settled": self._is_settled,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on counting from a saved state."""
         self.skips, self.last_scale = int(state["skips"]), float(state["last_scale"])
         self._num_foreseen = int(state["num_foreseen"])
+        self._is_settled = bool(state["is_settled"])

@@ -62,7 +62,7 @@ class StepStats:
         bad_state: names of parameters and buffers that were found non-finite at this step.
         is_stale: gradients were not reset since the last step.
         loss_scale: GradScaler's scale, or 1.
-        scaler_skips: GradScaler's skips since the last applied step.
+        scaler_skips: GradScaler's skips since the last applied step, 0 before the first one.
         found_inf: GradScaler will skip this step.
         bad_ranks: ranks that observed a non-finite loss, in distributed training.
         windows: {window size: rolling statistics of `levels` before this step}.

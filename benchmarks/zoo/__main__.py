@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -42,18 +41,7 @@ def main(
     results.sort(key=lambda result: order[result.id, result.seed])
     show(console, results)
     if out is not None:
-        out.write_text(json.dumps([_plain(asdict(result)) for result in results], indent=1))
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON can hold; numbers that are not finite become words."""
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    return str(value) if isinstance(value, float) and not abs(value) < float("inf") else value
+        out.write_text(json.dumps(to_jsonable_python(results, inf_nan_mode="strings"), indent=1))
 
 
 if __name__ == "__main__":

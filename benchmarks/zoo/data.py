@@ -77,7 +77,7 @@ def diabetes() -> Split:
 @cache
 def circles() -> Split:
     """Two noisy rings in the plane, one inside the other: 800 to train on, 200 held out."""
-    x, y = datasets.make_circles(1000, noise=0.1, factor=0.5, random_state=0)
+    x, y = datasets.make_circles(1000, noise=0.2, factor=0.5, random_state=0)
     return _split(x, y, 200, torch.int64)
 
 

@@ -74,7 +74,7 @@ def _circles(seed: int) -> Training:
 def _one_sample(seed: int) -> Training:
     torch.manual_seed(seed)
     model = mlp(1, 50, inputs=2, outputs=3)
-    return supervised(model, SGD(model.parameters(), 2e-3), blobs().standardised(), seed, batch=1)
+    return supervised(model, SGD(model.parameters(), 0.01), blobs().standardised(), seed, batch=1)
 
 
 def _healthy(id: str, title: str, make: Make, steps: int = 300) -> Setup:
@@ -98,7 +98,7 @@ HEALTHY = (
     _healthy("H10", "1x64 sigmoid, SGD", _digits(lambda: mlp(1, act=nn.Sigmoid), _sgd(0.5))),
     _healthy("H11", "1x512 ReLU, Adam", _digits(lambda: mlp(1, 512), _adam())),
     _healthy("H12", "diabetes regression, Adam", _diabetes),
-    _healthy("H13", "batches of 4, SGD", _digits(lambda: mlp(2), _sgd(0.02), batch=4)),
+    _healthy("H13", "batches of 4, SGD", _digits(lambda: mlp(2, init=he), _sgd(0.05), batch=4)),
     _healthy("H14", "dropout 0.5, Adam", _digits(lambda: mlp(2, 128, dropout=0.5), _adam())),
     _healthy("H15", "30 % wrong labels", _noisy_labels),
     _healthy("H16", "logistic regression, SGD", _digits(lambda: nn.Sequential(nn.Linear(64, NUM_CLASSES)), _sgd(0.5))),
@@ -110,6 +110,8 @@ HEALTHY = (
     ),
     _healthy("H19", "900 steps, far past convergence", _digits(lambda: mlp(2), _sgd(0.2)), steps=900),
     _healthy("H20", "circles, 3x32 ReLU, Adam", _circles),
-    _healthy("H21", "batches of 1, SGD", _one_sample),
-    _healthy("H22", "batches of 2, SGD with momentum", _digits(lambda: mlp(2), _sgd(2e-3, 0.9), batch=2)),
+    _healthy("H21", "batches of 1, SGD", _one_sample, 1000),
+    _healthy(
+        "H22", "batches of 2, SGD with momentum", _digits(lambda: mlp(2, init=he), _sgd(5e-3, 0.9), batch=2), 1000
+    ),
 )

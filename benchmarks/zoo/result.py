@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
 
@@ -160,14 +160,14 @@ def alarms_of(findings: Sequence[Finding]) -> tuple[Alarm, ...]:
 
 def _reference(setup: Setup, seed: int) -> float | None:
     if setup.clean is not None:
-        return _clean_score(setup.clean, seed)
+        return _clean_score(setup.clean, setup.steps, seed)
     return train(setup, seed, make=setup.reference).score if setup.reference is not None else None
 
 
 @cache
-def _clean_score(id: str, seed: int) -> float:
+def _clean_score(id: str, steps: int, seed: int) -> float:
     """Return the score of a healthy set-up; several faults strike the same one."""
-    return train(ZOO[id], seed).score
+    return train(replace(ZOO[id], steps=steps), seed).score
 
 
 def _ends(trained: Trained) -> tuple[float, float]:

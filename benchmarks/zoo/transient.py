@@ -1,4 +1,4 @@
-"""Healthy runs that one fault strikes halfway: the guard has to bring them to where the clean run ends."""
+"""Healthy runs that one fault strikes in their middle: the guard has to bring them to where the clean run ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.zoo.setup import Setup
 from gradguard.faults import Fault
 
 
-ONSET = 150
+STEPS, ONSET = 500, 200  # enough steps after the fault that a few lost ones do not show in the score
 BURST = 8  # batches in a row
 BASES = {"H01": "2.weight", "H02": "2.weight", "H03": "0.weight", "H05": "5.weight", "H08": "layers.0.linear1.weight"}
 NORMED = {"H03": "1", "H05": "2"}  # bases with batch normalisation, and the name of their first one
@@ -46,7 +46,7 @@ def _struck(base: Setup, fault_id: str, title: str, **changes: object) -> Setup:
         title=f"{base.title}: {title}",
         group="transient",
         make=base.make,
-        steps=base.steps,
+        steps=STEPS,
         onset=ONSET,
         clean=base.id,
         **changes,  # type: ignore[arg-type]

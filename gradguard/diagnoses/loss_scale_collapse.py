@@ -35,7 +35,10 @@ class LossScaleCollapse(Diagnosis[LossScaleState]):
         "Mixed-precision training keeps throwing steps away: the loss scale falls and falls without curing the "
         "overflow."
     )
-    computed = "Counts GradScaler's skips since the last applied step, and reads its scale. Pass scaler=... to attach."
+    computed = (
+        "Counts GradScaler's skips in a row, once it has applied a step (before that it is finding its scale), and "
+        "reads its scale. A NaN loss is told from an overflow. Pass scaler=... to attach."
+    )
     cure = (
         "A NaN is no overflow: no scale cures it, look at the data and the loss. For Inf: lower the learning rate, "
         "clip, or use bfloat16, which needs no loss scale."
@@ -56,8 +59,8 @@ class LossScaleCollapse(Diagnosis[LossScaleState]):
         if state.is_alarmed:
             return state, None
         state.is_alarmed = True
-        is_nan = math.isnan(stats.global_norm) or (stats.has_loss and math.isnan(stats.loss))
-        cause = "The gradients are NaN, which no loss scale cures" if is_nan else "The gradients keep overflowing"
+        is_nan = stats.has_loss and math.isnan(stats.loss)
+        cause = "The loss is NaN, which no loss scale cures" if is_nan else "The gradients keep overflowing"
         return state, Finding(
             diagnosis=self.name,
             step=stats.step,

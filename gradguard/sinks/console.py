@@ -23,7 +23,7 @@ REASONS = {
     "unavailable": "could not do",
     "failed": "failed to do",
 }
-EVENT_LEVELS = {"internal_error": "ERROR", "scaler_skip": "DEBUG", "attached": "INFO"}
+EVENT_LEVELS = {"internal_error": "ERROR", "scaler_skip": "DEBUG"}
 VERDICTS = {"helped": ("INFO", "helped"), "no_effect": ("INFO", "had no effect"), "worse": ("WARNING", "made it worse")}
 
 

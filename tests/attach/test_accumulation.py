@@ -41,17 +41,17 @@ def test_a_bad_micro_batch_drops_its_step_once_and_leaves_no_trace(make_net, los
 
 
 def test_only_the_sum_is_judged_not_the_parts(make_net):
-    """Huge partial sums that cancel are no finding; the norm is that of the sum."""
+    """Partial sums a million times the usual gradient cancel before the step: there is nothing to find."""
     model, optimizer = build(make_net)
     guard = gradguard.attach(model, optimizer)
+    num_entries = sum(param.numel() for param in model.parameters())
     for step in range(40):
         optimizer.zero_grad()
-        for sign in (1.0, -1.0, 1.0):
-            loss = sum(param.sum() for param in model.parameters()) * (sign * (1e6 if step % 2 and step > 20 else 1.0))
-            loss = loss / (1e6 if sign == 1.0 and step % 2 and step > 20 and False else 1.0)
-            loss.backward()
+        for factor in (1e6, -1e6, 1.0) if step > 25 else (1.0,):
+            (sum(param.sum() for param in model.parameters()) * factor).backward()
         optimizer.step()
-    assert guard.step == 40
+        assert guard.last.global_norm == pytest.approx(math.sqrt(num_entries))
+        assert not guard.last.findings
 
 
 def test_the_loss_of_a_step_is_the_mean_of_its_micro_batches(make_net, loss_of, batches, tmp_path):
