@@ -139,6 +139,11 @@ class LossWindow:
         return self.ordered[-1] if self.ordered else math.nan
 
     @property
+    def upper(self) -> float:
+        """The 90th percentile, which up to a tenth of outliers does not move; NaN while the window is empty."""
+        return self.ordered[-1 - len(self.ordered) // 10] if self.ordered else math.nan
+
+    @property
     def minimum(self) -> float:
         """Smallest loss in the window, NaN while it is empty."""
         return self.ordered[0] if self.ordered else math.nan

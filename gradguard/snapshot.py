@@ -69,6 +69,9 @@ def free_memory_bytes() -> int | None:
         return None
 
 
+ASIDE_STEPS = 50  # steps for which the state that a rollback replaced can be brought back
+
+
 class Snapshot:
     """One state of model and optimizer, in host memory.
 
@@ -149,6 +152,7 @@ class Snapshots:
         self._max_memory_share = max_memory_share
         self._good: Snapshot | None = None
         self._pending: Snapshot | None = None
+        self._aside: Snapshot | None = None
         self.next_step = 0
         self.refusal = ""
 
@@ -190,7 +194,7 @@ class Snapshots:
     def confirm(self, step: int) -> None:
         """Count the waiting snapshot as good if it has been quiet since."""
         if self._pending is not None and step >= self._pending.step + CONFIRM_AFTER:
-            self._good, self._pending = self._pending, None
+            self._good, self._pending, self._aside = self._pending, None, None
 
     def next_due(self, step: int) -> int:
         """Return the next step at which a snapshot is to be taken or confirmed."""
@@ -201,17 +205,28 @@ class Snapshots:
         """Drop the waiting snapshot: something was found wrong before it was confirmed."""
         self._pending = None
 
-    def restore(self) -> None:
-        """Put the good snapshot back, if there is one."""
+    def restore(self, step: int) -> None:
+        """Put the good snapshot back, if there is one; the state that it replaces is set aside if it is finite."""
         self._pending = None
         if self._good is not None:
+            state = (*live_tensors(self._model, self._optimizer), *tensors_in(dict(self._optimizer.state)))
+            self._aside = None if nonfinite_tensors(state) else Snapshot(step, self._model, self._optimizer, {})
             self._good.restore(self._model, self._optimizer)
+
+    def bring_back(self, step: int) -> Snapshot | None:
+        """Undo the last rollback, if it was at most `ASIDE_STEPS` steps ago, and return the state brought back."""
+        aside, self._aside = self._aside, None
+        if aside is None or step - aside.step > ASIDE_STEPS:
+            return None
+        aside.restore(self._model, self._optimizer)
+        return aside
 
     def state_dict(self) -> dict[str, Any]:
         """Return both snapshots and when the next one is due."""
         return {
             "good": self._good.state_dict() if self._good is not None else None,
             "pending": self._pending.state_dict() if self._pending is not None else None,
+            "aside": self._aside.state_dict() if self._aside is not None else None,
             "next_step": self.next_step,
         }
 
@@ -219,4 +234,5 @@ class Snapshots:
         """Put saved snapshots in place of the present ones."""
         self._good = Snapshot.from_state_dict(state["good"]) if state["good"] is not None else None
         self._pending = Snapshot.from_state_dict(state["pending"]) if state["pending"] is not None else None
+        self._aside = Snapshot.from_state_dict(state["aside"]) if state["aside"] is not None else None
         self.next_step = int(state["next_step"])

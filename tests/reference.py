@@ -1,4 +1,7 @@
-"""Slow and obvious: what the package computes, in float64 and one parameter, one step, one entry at a time."""
+"""Slow and obvious: what the package computes, in float64 and one parameter, one step, one entry at a time.
+
+Only the constants that were chosen by measurement are the package's own.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+
+from gradguard.diagnoses import divergence as divergence_module
+from gradguard.diagnoses import exploding_gradient as exploding_module
+from gradguard.diagnoses import loss_spike as spike_module
 
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -52,6 +59,11 @@ def deviation(values: Sequence[float]) -> float:
     return 1.4826 * statistics.median([abs(value - middle) for value in values])
 
 
+def percentile_90(values: Sequence[float]) -> float:
+    """Return the value that a tenth of the values, rounded down, are above; NaN of nothing."""
+    return sorted(values)[len(values) - 1 - len(values) // 10] if values else math.nan
+
+
 @dataclass
 class NormHistory:
     """Every norm that one row ever had."""
@@ -86,7 +98,7 @@ class ExplodingGradient:
         self.rows = [*([0] if rows is None else []), *(row + 1 for row in (range(num_parameters) if rows is None else rows))]
         self.history = [NormHistory() for _ in range(num_parameters + 1)]
         self.start: list[float] | None = None
-        self.hot_at: dict[int, int] = {}
+        self.hot_at = -10
 
     def step(self, step: int, levels: Sequence[float], lr: float = 0.0, reach: float = math.inf) -> Alarm | None:
         """Judge one step and then learn from it.
@@ -98,7 +110,10 @@ class ExplodingGradient:
             reach: norm of all weights when the optimizer is SGD.
         """
         is_finite = all(math.isfinite(level) for level in levels)
-        alarm = self._judge(step, levels, lr, reach) if is_finite else None
+        if any(FLOAT32_MAX <= levels[row] < math.inf for row in self.rows if row > 0):
+            alarm: Alarm | None = Alarm("overflow", (0,))
+        else:
+            alarm = self._judge(step, levels, lr, reach) if is_finite else None
         if len(self.history[0].values) >= self.warmup and self.start is None:
             self.start = [lower_median(row.accepted(self.window)) for row in self.history]
         if is_finite:
@@ -111,7 +126,11 @@ class ExplodingGradient:
             return Alarm("reach", (0,))
         usual = [row.accepted(self.window) for row in self.history]
         if len(self.history[0].values) < self.warmup:
-            is_early = self.sees_all and len(usual[0]) >= 5 and levels[0] > self.extreme_ratio * max(usual[0])
+            is_early = (
+                self.sees_all
+                and len(usual[0]) >= exploding_module.EARLY
+                and levels[0] > self.extreme_ratio * max(usual[0])
+            )
             return Alarm("early", (0,)) if is_early else None
         start = self.start or [lower_median(values) for values in usual]
         alarmed = []
@@ -119,17 +138,20 @@ class ExplodingGradient:
             level, median = levels[row], lower_median(usual[row])
             counts = len(usual[row]) >= self.warmup and not level < start[row]
             if row > 0:
-                counts = counts and level >= 0.3 * lower_median(usual[0])
+                counts = counts and level >= exploding_module.SHARE * lower_median(usual[0])
             if not counts or not level > self.ratio * median:
                 continue
             logs = [math.log(value) for value in usual[row]]
-            z = math.log(level / median) / max(deviation(logs), 0.1)
-            if level > self.extreme_ratio * median:
-                alarmed.append(row)
-            elif z > self.zscore:
-                if step - self.hot_at.get(row, -10) <= 2:
+            z = math.log(level / median) / max(deviation(logs), exploding_module.MIN_DEVIATION)
+            is_extreme = level > self.extreme_ratio * median
+            if row > 0:
+                if is_extreme and z > exploding_module.PARAMETER_Z * self.zscore:
                     alarmed.append(row)
-                self.hot_at[row] = step
+            elif z > self.zscore:
+                if is_extreme or step - self.hot_at <= 2:
+                    alarmed.append(row)
+                if not is_extreme:
+                    self.hot_at = step
         return Alarm("level", tuple(alarmed)) if alarmed else None
 
 
@@ -145,7 +167,7 @@ class LossSpike:
         """Judge one loss and then learn from it; return whether it is a spike."""
         if not math.isfinite(loss):
             return False
-        first = (self.losses + [loss])[:5]
+        first = [*self.losses, loss][: spike_module.EARLY]
         initial = sorted(first)[len(first) // 2]
         self.rates.append(lr)
         is_spike = self._is_spike(loss, lr, self.losses[-self.window :], initial)
@@ -153,21 +175,21 @@ class LossSpike:
         return is_spike
 
     def _is_spike(self, loss: float, lr: float, recent: list[float], initial: float) -> bool:
-        if len(recent) < 5 or not loss > max(recent):
+        if len(recent) < spike_module.EARLY or not loss > percentile_90(recent):
             return False
         if len(recent) < self.warmup:
-            return min(recent) > 0 and loss > 100.0 * max(recent) and loss > initial
-        median = lower_median(recent)
+            return min(recent) > 0 and loss > spike_module.EARLY_RATIO * max(recent) and loss > initial
+        median, least = lower_median(recent), spike_module.MIN_DEVIATION
         if min(recent) > 0:
-            z = math.log(loss / median) / max(deviation([math.log(value) for value in recent]), 0.1)
+            z = math.log(loss / median) / max(deviation([math.log(value) for value in recent]), least)
         else:
-            scale = max(deviation(recent), 0.1 * abs(median))
+            scale = max(deviation(recent), least * abs(median))
             z = (loss - median) / scale if scale > 0 else 0.0
-            if not loss - max(recent) > max(recent) - min(recent):
+            if not loss - percentile_90(recent) > percentile_90(recent) - min(recent):
                 return False
         rates = sorted(self.rates[-self.window :])
-        was_raised = lr > 1.5 * rates[len(rates) // 2]
-        return z > self.zscore and loss >= 0.1 * initial and not (was_raised and loss < initial)
+        was_raised = lr > spike_module.RAISED_LR * rates[len(rates) // 2]
+        return z > self.zscore and loss >= spike_module.MIN_SHARE * initial and not (was_raised and loss < initial)
 
 
 class Divergence:
@@ -191,15 +213,21 @@ class Divergence:
         return severity
 
     def _judge(self, step: int) -> str | None:
-        if step < 20 and len(self.losses) >= 3:
+        if step < divergence_module.RUNAWAY_STEPS and len(self.losses) >= 3:
             (a, b, c), (x, y, z) = self.losses[-3:], self.norms[-3:]
-            if a < b < c and x > 0 and y > 10 * x and z > 10 * y:
+            growth = divergence_module.RUNAWAY_RATIO
+            if a < b < c and x > 0 and y > growth * x and z > growth * y:
                 return "critical"
-        if len(self.losses) < 10 or step < 10 or step - self.last_alarm < 10 or self.losses[-1] < self.losses[0]:
+        if len(self.losses) < 10 or step < 10 or self.losses[-1] < self.losses[0]:
+            return None
+        if step - self.last_alarm < divergence_module.REPEAT_AFTER:
             return None
         first, recent = self.losses[:5], self.losses[-10:]
-        initial = lower_median(first)
+        initial, level = lower_median(first), lower_median(recent)
         noise = max(first) - min(first) if min(first) <= 0 else 0.0
-        if not lower_median(recent) > initial + (self.ratio - 1.0) * abs(initial) + 3.0 * noise:
+        if not level > initial + (self.ratio - 1.0) * abs(initial) + 3.0 * noise:
             return None
-        return "critical" if lower_median(self.norms[-10:]) > 10.0 * lower_median(self.norms[:5]) else "info"
+        has_grown = lower_median(self.norms[-10:]) > divergence_module.GRADIENT_RATIO * lower_median(self.norms[:5])
+        still_rises = lower_median(recent[5:]) > 2.0 * lower_median(recent[:5])
+        is_far = level > divergence_module.LOSS_RATIO * abs(initial)
+        return "critical" if has_grown and still_rises and is_far else "info"

@@ -1,6 +1,6 @@
 """The zoo: small training runs that fail, run well, or are struck by one fault, with and without the guard.
 
-    python -m benchmarks.zoo --seeds 3 --jobs 2 --only "H*" "T-*" --out zoo.json
+    python -m benchmarks.zoo --seeds 3 --jobs 2 --only "H*,T-*" --json zoo.json
 
 | group     | what                                      | what the guard should do               |
 |-----------|-------------------------------------------|----------------------------------------|

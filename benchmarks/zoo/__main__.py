@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.zoo.catalogue import choose
 from benchmarks.zoo.pool import run_all
+from benchmarks.zoo.result import dump
 from benchmarks.zoo.tables import show
+from gradguard.policy.load import load_policy
 
 
 def main(
@@ -21,13 +21,14 @@ def main(
     jobs: Annotated[int, typer.Option(help="Runs at a time, each on one thread.")] = 2,
     only: Annotated[str, typer.Option(help="Ids, patterns or groups, with commas: F01,H*,transient.")] = "",
     policy: Annotated[str, typer.Option(help="Policy of the guard: a preset or a file.")] = "default",
-    out: Annotated[Path | None, typer.Option(help="JSON file for the numbers.")] = None,
+    out: Annotated[Path | None, typer.Option("--json", help="File for the numbers.")] = None,
 ) -> None:
     """Train every chosen set-up without and with the guard, and say what the guard found and did."""
     console = Console()
     try:
         setups = choose([pattern for pattern in only.split(",") if pattern])
-    except ValueError as error:
+        load_policy(policy)
+    except ValueError as error:  # a PolicyError is one too
         raise typer.BadParameter(str(error)) from error
     tasks = [(setup.id, seed) for setup in setups for seed in range(seeds)]
     columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -41,7 +42,7 @@ def main(
     results.sort(key=lambda result: order[result.id, result.seed])
     show(console, results)
     if out is not None:
-        out.write_text(json.dumps(to_jsonable_python(results, inf_nan_mode="strings"), indent=1))
+        out.write_bytes(dump(results))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from benchmarks.zoo.failing import FAILING
+from benchmarks.zoo.failing_signal import FAILING_SIGNAL
+from benchmarks.zoo.failing_steps import FAILING_STEPS
+from benchmarks.zoo.failing_task import FAILING_TASK
 from benchmarks.zoo.healthy import HEALTHY
 from benchmarks.zoo.healthy_changes import HEALTHY_CHANGES
 from benchmarks.zoo.healthy_games import HEALTHY_GAMES
@@ -24,7 +26,7 @@ ZOO: dict[str, Setup] = {
         HEALTHY_LANGUAGE,
         HEALTHY_GAMES,
         TRANSIENT,
-        FAILING,
+        sorted((*FAILING_SIGNAL, *FAILING_STEPS, *FAILING_TASK), key=lambda setup: setup.id),
     )
     for setup in family
 }

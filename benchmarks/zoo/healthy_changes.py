@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import LBFGS, SGD, Adam
 from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, OneCycleLR
 
-from benchmarks.zoo.data import batches, digits
+from benchmarks.zoo.data import Split, batches, digits
 from benchmarks.zoo.models import NUM_CLASSES, cnn, he, mlp
 from benchmarks.zoo.setup import Observe, Setup, Training, Turn
 from benchmarks.zoo.supervised import accuracy, plain_turn, supervised
@@ -78,7 +78,7 @@ def _new_classes(seed: int) -> Training:
     return _two_stages(mlp(2), (digits().only(0, 1, 2, 3, 4), digits()), seed)
 
 
-def _two_stages(model: nn.Module, stages: tuple, seed: int) -> Training:
+def _two_stages(model: nn.Module, stages: tuple[Split, Split], seed: int) -> Training:
     orders = [batches(len(stage.x), 64, seed) for stage in stages]
 
     def loss_at(step: int) -> Tensor:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
 
+from pydantic_core import to_json
+
 from benchmarks.zoo.catalogue import ZOO
 from benchmarks.zoo.setup import Group, Repair, Setup
 from benchmarks.zoo.train import Trained, train
@@ -97,6 +99,11 @@ class Result:
         return self.interventions.total() - self.interventions["notify"]
 
     @property
+    def abstained(self) -> bool:
+        """Whether the guard changed nothing, or ended the run."""
+        return self.acted == 0 or bool(self.stopped)
+
+    @property
     def latency(self) -> int | None:
         """Steps from the onset to the first alarm at "warn" or above; None when there was none."""
         return min((alarm.first_step for alarm in self.loud), default=-1) - self.onset if self.loud else None
@@ -146,6 +153,11 @@ def run(setup: Setup, seed: int, policy: str | Policy = "default") -> Result:
     )
 
 
+def dump(results: Sequence[Result]) -> bytes:
+    """Return the results as JSON; numbers that are not finite are the words "NaN", "Infinity" and "-Infinity"."""
+    return to_json(results, inf_nan_mode="strings", indent=1)
+
+
 def alarms_of(findings: Sequence[Finding]) -> tuple[Alarm, ...]:
     """Return the findings of a run by diagnosis, in the order in which they first came."""
     alarms = []
@@ -161,7 +173,9 @@ def alarms_of(findings: Sequence[Finding]) -> tuple[Alarm, ...]:
 def _reference(setup: Setup, seed: int) -> float | None:
     if setup.clean is not None:
         return _clean_score(setup.clean, setup.steps, seed)
-    return train(setup, seed, make=setup.reference).score if setup.reference is not None else None
+    if setup.reference is None:
+        return None
+    return train(replace(setup, make=setup.reference, faults=(), poison=None), seed).score
 
 
 @cache

@@ -120,7 +120,9 @@ def _failing_summary(results: Sequence[Result]) -> list[str]:
         repaired = sum(result.is_near_reference(REPAIRED) for result in own)
         lines.append(f"repaired to within {REPAIRED:.0%} of the reference, {repair}: {told(repaired, len(own))}")
     advised = [result for result in results if result.repair == "advice"]
-    lines.append(f"nothing changed where only advice helps: {told(sum(not r.acted for r in advised), len(advised))}")
+    lines.append(
+        f"nothing changed, or stopped, where only advice helps: {told(sum(r.abstained for r in advised), len(advised))}"
+    )
     return lines
 
 

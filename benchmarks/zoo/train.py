@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import gradguard
-from benchmarks.zoo.setup import Make, Setup, Training
+from benchmarks.zoo.setup import Setup, Training
 from gradguard.faults import inject
 from gradguard.policy.schema import Policy
 from gradguard.records import Finding
@@ -45,16 +45,15 @@ class Trained:
     seconds: float = 0.0
 
 
-def train(setup: Setup, seed: int, policy: str | Policy | None = None, make: Make | None = None) -> Trained:
+def train(setup: Setup, seed: int, policy: str | Policy | None = None) -> Trained:
     """Train once.
 
     Args:
         setup: what to train.
         seed: of its weights, its data and the places that faults strike.
         policy: of the guard; None trains without one.
-        make: builds the run in place of the set-up's own, such as its reference.
     """
-    training = (setup.make if make is None else make)(seed)
+    training = setup.make(seed)
     trained = Trained()
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())

@@ -13,6 +13,7 @@ from gradguard.faults import Fault
 
 
 STEPS, ONSET = 500, 200  # enough steps after the fault that a few lost ones do not show in the score
+LATE = 480  # for what time alone would heal
 BURST = 8  # batches in a row
 BASES = {"H01": "2.weight", "H02": "2.weight", "H03": "0.weight", "H05": "5.weight", "H08": "layers.0.linear1.weight"}
 NORMED = {"H03": "1", "H05": "2"}  # bases with batch normalisation, and the name of their first one
@@ -21,7 +22,7 @@ NORMED = {"H03": "1", "H05": "2"}  # bases with batch normalisation, and the nam
 def _faults(weight: str) -> dict[str, tuple[str, Fault]]:
     return {
         "nan-batch": ("a NaN in one batch", Fault("nan", "batch", at=ONSET)),
-        "bad-batch": ("one batch x1000", Fault("scale", "batch", at=ONSET, factor=1000.0)),
+        "bad-batch": ("one batch x-100", Fault("scale", "batch", at=ONSET, factor=-100.0)),
         "lr-spike": ("learning rate x200 for a step", Fault("scale", "lr", at=ONSET, factor=200.0)),
         "bit-flip": ("a flipped bit in a weight", Fault("bitflip", "weight", at=ONSET, parameters=weight)),
         "nan-burst": (f"a NaN in {BURST} batches in a row", Fault("nan", "batch", at=range(ONSET, ONSET + BURST))),
@@ -40,14 +41,14 @@ def _spoil_running_variance(name: str) -> Callable[[nn.Module, int], None]:
     return strike
 
 
-def _struck(base: Setup, fault_id: str, title: str, **changes: object) -> Setup:
+def _struck(base: Setup, fault_id: str, title: str, onset: int = ONSET, **changes: object) -> Setup:
     return Setup(
         id=f"T-{fault_id}@{base.id}",
         title=f"{base.title}: {title}",
         group="transient",
         make=base.make,
         steps=STEPS,
-        onset=ONSET,
+        onset=onset,
         clean=base.id,
         **changes,  # type: ignore[arg-type]
     )
@@ -61,9 +62,9 @@ def _build() -> list[Setup]:
             setups.append(_struck(bases[id], fault_id, title, faults=(fault,)))
     for id, norm in NORMED.items():
         nan = Fault("nan", "batch", at=ONSET, module=norm)
-        huge = Fault("scale", "batch", at=ONSET, module=norm, factor=1e6)
+        huge = Fault("scale", "batch", at=LATE, module=norm, factor=1e6)
         setups.append(_struck(bases[id], "bn-nan", "a NaN reaches batch normalisation", faults=(nan,)))
-        setups.append(_struck(bases[id], "bn-huge", "huge values reach batch normalisation", faults=(huge,)))
+        setups.append(_struck(bases[id], "bn-huge", "huge values reach batch normalisation", LATE, faults=(huge,)))
         strike = _spoil_running_variance(norm)
         setups.append(_struck(bases[id], "bn-buffer", "an infinite running variance", poison=strike))
     return setups

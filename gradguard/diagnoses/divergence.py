@@ -18,6 +18,7 @@ NUM_RECENT = 10  # losses whose median is judged
 RUNAWAY_STEPS = 20  # steps within which a bad start shows
 RUNAWAY_RATIO = 10.0  # growth of the gradient norm per step, twice in a row, that no healthy start has
 GRADIENT_RATIO = 10.0  # growth of the gradient norm since the start that makes a higher loss a diverging one
+LOSS_RATIO = 4.0  # and the loss over the initial loss; a GAN's generator reaches 3 while it trains well
 REPEAT_AFTER = 10  # steps between two findings while the loss stays high
 
 
@@ -97,7 +98,11 @@ class Divergence(Diagnosis[DivergenceState]):
         if stats.step - state.last_alarm < REPEAT_AFTER:
             return None
         grew = _median(state.recent_norms) > GRADIENT_RATIO * _median(state.first_norms)
-        return self._finding(state, stats, recent, initial, "critical" if grew else "info", "loss above its start")
+        doubled = _median(state.recent_losses[5:]) > 2.0 * _median(state.recent_losses[:5])
+        is_critical = grew and doubled and recent > LOSS_RATIO * abs(initial)
+        return self._finding(
+            state, stats, recent, initial, "critical" if is_critical else "info", "loss above its start"
+        )
 
     def _finding(
         self, state: DivergenceState, stats: StepStats, loss: float, initial: float, severity: Severity, kind: str

@@ -18,7 +18,8 @@ from gradguard.stats import FloatArray, ParameterTable, StepStats
 
 EARLY = 5  # steps from which an extreme global norm is believed although the window is still short
 MIN_DEVIATION = 0.1  # floor of the deviation in ln units: a calm window must not make 10 % look like an outlier
-SHARE = 0.3  # a single parameter counts only when its norm is at least this share of the usual global norm
+PARAMETER_Z = 1.5  # a single parameter must stand out further: there are many of them, each with its own noise
+SHARE = 10.0  # and its norm must be this many times the usual global norm: below, it is lost among the others
 
 
 @dataclass
@@ -53,10 +54,11 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     what = "The gradient is many times larger than it has been: one update of this size can undo the training so far."
     computed = (
         "z = (ln g - median ln g) / max(1.4826 MAD, 0.1) over the window, for the global norm and for each parameter. "
-        "Alarm: z > zscore and g > ratio x median twice within 3 steps, or g > extreme_ratio x median once, and g "
-        "above the level of the first steps. With SGD also, from the first step on, when lr x g > max_update x "
-        "norm(weights). A parameter counts when its norm is at least 0.3 of the usual global norm. Norms are measured "
-        "before any remedy, and the median follows a lasting change of level within half a window."
+        "Alarm, with g above the level of the first steps: z > zscore and g > ratio x median twice within 3 steps, or "
+        "g > extreme_ratio x median once. A single parameter alarms at extreme_ratio and 1.5 x zscore, when its norm "
+        "alone is 10 times the usual global norm (a rule for some parameters needs no such size). With SGD also, from "
+        "the first step on, when lr x g > max_update x norm(weights). Norms are measured before any remedy, and the "
+        "median follows a lasting change of level within half a window."
     )
     cure = (
         "Lower the learning rate or warm it up; clip the gradient norm; He or Xavier initialisation; layer or batch "
@@ -65,7 +67,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     source = "Pascanu et al. 2013 (clipping by norm); thresholds chosen on healthy and failing set-ups, 2026-11"
 
     zscore: float = Field(default=6.0, gt=0)
-    ratio: float = Field(default=10.0, gt=1)
+    ratio: float = Field(default=20.0, gt=1)
     extreme_ratio: float = Field(default=100.0, gt=1)
     window: int = Field(default=50, ge=2)
     warmup: int = Field(default=20, ge=2)
@@ -104,13 +106,14 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         usual = float(window.median[0])
         for row in rows.tolist():
             level, median = float(stats.levels[row]), float(window.median[row])
-            if window.counts[row] < self.warmup or (row > 0 and level < SHARE * usual):
+            if window.counts[row] < self.warmup or (row > 0 and state.covers_all and level < SHARE * usual):
                 continue
             if start is not None and start[row] == start[row] and level < float(start[row]):
                 continue
-            if level > self.extreme_ratio * median:
+            z = self._z(level, median, window, row)
+            if level > self.extreme_ratio * median and z > (self.zscore if row == 0 else PARAMETER_Z * self.zscore):
                 alarmed.append(row)
-            elif self._z(level, median, window, row) > self.zscore:
+            elif row == 0 and z > self.zscore:
                 if stats.step - state.last_hot[row] <= 2:
                     alarmed.append(row)
                 state.last_hot[row] = stats.step

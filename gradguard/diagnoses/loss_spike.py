@@ -16,8 +16,11 @@ from gradguard.stats import ParameterTable, StepStats
 
 EARLY = 5  # losses from which an extreme loss is believed although the window is still short
 EARLY_RATIO = 100.0  # such a loss is this many times the largest so far
-MIN_DEVIATION = 0.1  # floor of the deviation in ln units, and of the deviation over |median| for losses of any sign
-MIN_SHARE = 0.1  # a spike below this share of the initial loss is noise around a fitted model
+MIN_DEVIATION = 0.03  # floor of the deviation in ln units, and of the deviation over |median| for losses of any sign
+MIN_SHARE = 0.3  # a spike below this share of the initial loss is noise around a fitted model
+BROKEN_LOSS = 2.0  # a loss this many times the initial one, worse than no training at all, needs less of a z:
+BROKEN_Z = 0.6  # this share of it
+RAISED_LOSS = 3.0  # unless the loss is this many times the initial one
 RAISED_LR = 1.5  # a learning rate this far above the window's usual one explains a higher loss
 
 
@@ -34,6 +37,7 @@ class LossSpike(Diagnosis[LossSpikeState]):
     """The loss of this step stands far above its own rolling distribution, one-sided.
 
     Args:
+        ratio: loss over the window's median from which it is a spike, > 1 (for positive losses).
         zscore: robust z of ln(loss) (of the loss itself when losses are not positive), > 0.
         window: steps of the rolling statistics, >= 2.
         warmup: losses before it is judged, >= 2; an extreme one is believed after 5.
@@ -42,16 +46,18 @@ class LossSpike(Diagnosis[LossSpikeState]):
     name = "loss_spike"
     what = "The loss of this step is far above everything recent: a bad batch, or an update that broke the model."
     computed = (
-        "z = (ln L - median ln L) / max(1.4826 MAD, 0.1) over the window (without logarithms when a loss is not "
-        "positive). Alarm: z > zscore, L above the window's maximum, and L above a tenth of the initial loss. After a "
-        "rise of the learning rate L must also be above the initial loss."
+        "z = (ln L - median ln L) / max(1.4826 MAD, 0.03) over the window (without logarithms when a loss is not "
+        "positive). Alarm: z > zscore, L above ratio x median, and L above 0.3 of the initial loss. Outliers in up to "
+        "a tenth of the window do not hide the next one. After a rise of the learning rate L must also be 3 times the "
+        "initial loss; a loss twice the initial one needs only 0.6 x zscore."
     )
     cure = (
         "Look at the samples of that step. If spikes come back on other data, lower the learning rate or clip harder."
     )
     source = "PaLM (Chowdhery et al. 2022, section 5.1) and OLMo-core describe the failure; thresholds chosen 2026-11"
 
-    zscore: float = Field(default=6.0, gt=0)
+    ratio: float = Field(default=3.0, gt=1)
+    zscore: float = Field(default=10.0, gt=0)
     window: int = Field(default=50, ge=2)
     warmup: int = Field(default=20, ge=2)
 
@@ -70,7 +76,7 @@ class LossSpike(Diagnosis[LossSpikeState]):
         state.rates.append(stats.lr)
         if len(state.rates) > self.window:
             del state.rates[0]
-        if len(losses) < EARLY or not stats.loss > losses.maximum:
+        if len(losses) < EARLY or not stats.loss > losses.upper:
             return state, None
         return state, self._judge(state, stats, losses)
 
@@ -81,22 +87,24 @@ class LossSpike(Diagnosis[LossSpikeState]):
             is_spike = losses.minimum > 0 and loss > EARLY_RATIO * losses.maximum and loss > initial
             return self._finding(state, stats, losses, math.nan) if is_spike else None
         z, rises = self._z(loss, median, losses)
-        if not (z > self.zscore and rises):
+        needed = self.zscore if loss < BROKEN_LOSS * initial else BROKEN_Z * self.zscore
+        if not (z > needed and rises):
             return None
         if loss < MIN_SHARE * initial:
             return None
         rates = sorted(state.rates)
-        if stats.lr > RAISED_LR * rates[len(rates) // 2] and loss < initial:
+        if stats.lr > RAISED_LR * rates[len(rates) // 2] and loss < RAISED_LOSS * initial:
             return None
         return self._finding(state, stats, losses, z)
 
     def _z(self, loss: float, median: float, losses: LossWindow) -> tuple[float, bool]:
-        """Return (z, whether the rise is more than the window's own range)."""
+        """Return (z, whether the rise is large in itself: by the ratio, or beyond the window's own range)."""
         if losses.minimum > 0:
-            return math.log(loss / median) / max(losses.deviation(is_log=True), MIN_DEVIATION), True
-        spread = losses.maximum - losses.minimum
+            z = math.log(loss / median) / max(losses.deviation(is_log=True), MIN_DEVIATION)
+            return z, loss > self.ratio * median
+        spread = losses.upper - losses.minimum
         deviation = max(losses.deviation(is_log=False), MIN_DEVIATION * abs(median))
-        return (loss - median) / deviation if deviation > 0 else 0.0, loss - losses.maximum > spread
+        return (loss - median) / deviation if deviation > 0 else 0.0, loss - losses.upper > spread
 
     def _finding(self, state: LossSpikeState, stats: StepStats, losses: LossWindow, z: float) -> Finding:
         loss, median = stats.loss, losses.median
@@ -108,10 +116,10 @@ class LossSpike(Diagnosis[LossSpikeState]):
             statistic="loss",
             value=loss,
             baseline=median,
-            threshold=losses.maximum,
+            threshold=losses.upper,
             window=self.window,
             message=(
-                f"The loss jumped to {loss:.4g} from a usual {median:.4g} (highest in the window {losses.maximum:.4g})."
+                f"The loss jumped to {loss:.4g} from a usual {median:.4g} (nine in ten below {losses.upper:.4g})."
             ),
             advice="Look at the samples of this batch: a corrupt or mis-scaled sample is the commonest cause.",
             evidence={"z": z, "initial_loss": initial},

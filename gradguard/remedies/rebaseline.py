@@ -18,7 +18,7 @@ class Rebaseline(Remedy):
     """Forget the rolling statistics, so that the present level of loss and gradients becomes the new normal.
 
     The last rung for spikes that come back on fresh data from a state that was verified to be good: then it is the
-    level that changed (new data, a new phase), not the model that broke.
+    level that changed (new data, a new phase), not the model that broke. The rollback that showed it is then undone.
     """
 
     name = "rebaseline"
@@ -31,8 +31,11 @@ class Rebaseline(Remedy):
     def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change:
         """See `Remedy.apply`."""
         target.is_rebaselined = True
+        aside = target.snapshots.bring_back(target.stats.step) if target.snapshots is not None else None
+        summary = "rolling statistics start afresh"
+        if aside is not None:
+            target.drop_step()
+            summary += f", and the rollback is undone: back to the state of step {aside.step}"
         windows = target.stats.windows
         known = max((window.steps for window in windows.values()), default=0)
-        return Change(
-            summary="rolling statistics start afresh", before={"window_steps": known}, after={"window_steps": 0}
-        )
+        return Change(summary=summary, before={"window_steps": known}, after={"window_steps": 0})

@@ -41,7 +41,7 @@ class Rollback(Remedy):
             reason = snapshots.refusal if snapshots is not None else "the policy keeps no snapshots"
             raise Unavailable(f"there is no snapshot to roll back to: {reason or 'none was taken yet'}")
         target.drop_step()
-        snapshots.restore()
+        snapshots.restore(target.stats.step)
         target.restored = snapshot
         if target.buffers is not None:
             target.buffers.accept()

@@ -66,6 +66,19 @@ def test_a_scale_that_falls_and_falls_is_told_once_as_a_collapse(is_fused):
 
 
 @pytest.mark.parametrize("is_fused", KINDS)
+def test_a_collapse_by_nan_is_told_from_one_by_overflow(is_fused):
+    """No scale cures a NaN: the advice is another one."""
+    model, optimizer = regression(is_fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    guard = gradguard.attach(model, optimizer, scaler=scaler)
+    for seed in range(10):
+        step(model, optimizer, scaler, guard, seed, factor=math.nan if seed > 1 else 1.0)
+    (told,) = [record for record in guard.records if record.kind == "intervention"]
+    assert told.diagnosis == "loss_scale_collapse"
+    assert told.finding.evidence["kind"] == "NaN"
+
+
+@pytest.mark.parametrize("is_fused", KINDS)
 def test_a_nan_that_the_scaler_skips_leaves_the_buffers_finite(is_fused):
     """The scaler spares the weights, but the forward pass has written the NaN into BatchNorm's statistics by then."""
     model, optimizer = regression(is_fused, with_norm=True)

@@ -101,7 +101,7 @@ def test_one_bad_entry_is_found_named_and_skipped(kinds, value):
 @pytest.mark.parametrize("kinds", CASES, ids="+".join)
 def test_clipping_agrees_with_torch(kinds, max_norm):
     """Torch cannot clip sparse gradients: it gets the dense ones. It rounds the norm of a bfloat16 one to bfloat16."""
-    tolerance = {"rtol": 1e-3, "atol": 1e-6} if kinds == MIXED else {}
+    tolerance = {"rtol": 1e-2, "atol": 1e-4} if kinds == MIXED else {}
     model, optimizer, guard = attach(kinds, {"when": "always", "do": {"clip_norm": {"max_norm": max_norm}}})
     model.backward()
     twins = [nn.Parameter(grad.clone()) for grad in model.dense_grads()]

@@ -83,6 +83,8 @@ def test_a_run_dir_is_shared_by_name_and_a_name_is_taken_once(tmp_path):
     other = nn.Linear(1, 1)
     again = gradguard.attach(other, torch.optim.SGD(other.parameters()), run_dir=tmp_path / "run", name="d")
     assert again.run_dir == str(tmp_path / "run-2" / "d")
+    for guard in (*guards, again):
+        guard.close()
 
 
 def test_closing_one_guard_leaves_the_other_on(tmp_path):

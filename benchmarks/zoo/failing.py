@@ -1,4 +1,0 @@
-from benchmarks.zoo.setup import Setup
-
-
-FAILING: tuple[Setup, ...] = ()

@@ -1,0 +1,54 @@
+"""One of two processes that train together: `one_rank.py RANK FOLDER`; what it saw goes to stdout as JSON.
+
+At step 3 only the loss that rank 1 observes is NaN, its gradient is fine; at step 6 the batch of rank 1 is NaN, which
+the reduction spreads to every gradient; at step 9 rank 0 observes an infinite loss, and the ladder ends in a stop.
+"""
+
+import hashlib
+import json
+import math
+import sys
+
+import torch
+import torch.distributed as dist
+from loguru import logger
+from torch import nn
+
+import gradguard
+
+
+def main(rank, folder):
+    logger.remove()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    ladder = [{"after": 2, "within": 100, "do": "stop"}]
+    policy = gradguard.Policy(rules=[{"when": "nonfinite", "do": "skip_step", "escalate": ladder}])
+    guard = gradguard.attach(model, optimizer, policy, run_dir=f"{folder}/run")
+    told = {"skipped": [], "findings": [], "stopped_at": None, "run_dir": guard.run_dir}
+    for step in range(12):
+        inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(2 * step + rank))
+        if (rank, step) == (1, 6):
+            inputs[0] = math.nan
+        optimizer.zero_grad()
+        loss = (model(inputs) - 1.0).square().mean()
+        loss.backward()
+        observed = {(1, 3): math.nan, (0, 9): math.inf}.get((rank, step), loss)
+        guard.observe(observed)
+        try:
+            optimizer.step()
+        except gradguard.TrainingStopped as stop:
+            told["stopped_at"] = stop.finding.step
+            break
+        told["skipped"] += [step] if guard.last.skipped else []
+        told["findings"] += [(finding.diagnosis, finding.step) for finding in guard.last.findings]
+    guard.close()
+    weights = b"".join(param.detach().numpy().tobytes() for param in model.parameters())
+    print(json.dumps({**told, "weights": hashlib.sha256(weights).hexdigest()}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

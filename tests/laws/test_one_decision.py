@@ -1,0 +1,63 @@
+"""Every rank decides the same: a loss that is bad on one rank only makes all of them skip, and none of them wait."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gradguard
+
+
+RANK = Path(__file__).with_name("one_rank.py")
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    """What two processes that train together tell, rank by rank, and where the record is."""
+    folder = tmp_path_factory.mktemp("ranks")
+    settings = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(RANK), str(rank), str(folder)],
+            env=settings,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=60) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, errors
+    return [json.loads(out) for out, _ in outputs], folder / "run"
+
+
+def test_a_loss_that_is_nan_on_one_rank_only_makes_both_skip_that_step(two_ranks):
+    ranks, _ = two_ranks
+    assert ranks[0]["skipped"] == ranks[1]["skipped"] == [3, 6]
+
+
+def test_the_ranks_end_with_the_same_weights_and_the_same_findings(two_ranks):
+    ranks, _ = two_ranks
+    assert ranks[0]["weights"] == ranks[1]["weights"]
+    assert ranks[0]["findings"] == ranks[1]["findings"]
+
+
+def test_a_stop_reaches_both(two_ranks):
+    ranks, _ = two_ranks
+    assert [rank["stopped_at"] for rank in ranks] == [9, 9]
+
+
+def test_one_record_is_written_and_it_names_the_rank_whose_loss_was_bad(two_ranks):
+    ranks, path = two_ranks
+    assert [rank["run_dir"] for rank in ranks] == [str(path), None]
+    run = gradguard.read_run(path)
+    assert [record.step for record in run.interventions] == [3, 6, 9]
+    assert [str(finding.evidence["ranks"]) for finding in run.findings] == ["1", "1", "0"]
