@@ -21,9 +21,9 @@ from gradguard.faults import Fault, Injected, inject
 CONTEXT = 32
 WIDTH = 64
 BATCH_SIZE = 16
-PEAK_LEARNING_RATE = 2e-3
+PEAK_LEARNING_RATE = 3e-3
 BETAS = (0.9, 0.95)
-WARMUP_STEPS = 40  # with half of it, some seeds have a gradient spike of their own in the clean run
+WARMUP_STEPS = 60  # with 20, some seeds have a gradient spike of their own in the clean run
 NUM_HELD_OUT = 128  # pieces of held-out text that a run is judged by
 MIN_STEPS = 60  # with fewer, the faults come before there is anything to lose
 
@@ -60,9 +60,9 @@ def plan_faults(num_steps: int) -> tuple[Fault, ...]:
         ['lr x 300', 'nan in batch', 'bitflip in weight']
     """
     return (
-        Fault("scale", "lr", at=num_steps * 2 // 5, factor=300.0),
-        Fault("nan", "batch", at=num_steps * 3 // 5, module="blocks.0"),
-        Fault("bitflip", "weight", at=num_steps * 4 // 5, parameters="blocks.2.mlp.0.weight"),
+        Fault("scale", "lr", at=num_steps // 4, factor=300.0),
+        Fault("nan", "batch", at=num_steps // 2, module="blocks.0"),
+        Fault("bitflip", "weight", at=num_steps * 3 // 4, parameters="blocks.2.mlp.0.weight"),
     )
 
 
@@ -120,8 +120,8 @@ def learning_rate_factor(step: int, num_steps: int) -> float:
     """Return the share of the peak learning rate: a linear warm-up, then a cosine down to a tenth.
 
     Example:
-        >>> [round(learning_rate_factor(step, 300), 2) for step in (0, 39, 150, 300)]
-        [0.02, 0.96, 0.55, 0.1]
+        >>> [round(learning_rate_factor(step, 300), 2) for step in (0, 59, 150, 300)]
+        [0.02, 0.92, 0.55, 0.1]
     """
     cosine = (1 + math.cos(math.pi * step / num_steps)) / 2
     return min(1.0, (step + 1) / WARMUP_STEPS) * (0.1 + 0.9 * cosine)

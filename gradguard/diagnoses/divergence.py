@@ -18,6 +18,8 @@ NUM_RECENT = 10  # losses whose median is judged
 RUNAWAY_STEPS = 20  # steps within which a bad start shows
 RUNAWAY_RATIO = 10.0  # growth of the gradient norm per step, twice in a row, that no healthy start has
 GRADIENT_RATIO = 10.0  # growth of the gradient norm since the start that makes a higher loss a diverging one
+LOST_STEPS = 100  # a loss that is lost this early never was on its way down
+LOST_RATIO = 20.0  # loss over the initial loss by then
 LOSS_RATIO = 4.0  # and the loss over the initial loss; a GAN's generator reaches 3 while it trains well
 REPEAT_AFTER = 10  # steps between two findings while the loss stays high
 
@@ -41,17 +43,17 @@ class Divergence(Diagnosis[DivergenceState]):
     """The median of the last 10 losses is above the initial loss, or the first steps run away.
 
     Args:
-        ratio: median of the last 10 losses over the initial loss L0 from which it is reported, > 1. It is critical when
-            the median gradient norm of these steps is also 10 times that of the first steps.
+        ratio: median of the last 10 losses over the initial loss L0 from which it is reported, > 1.
     """
 
     name = "divergence"
     what = "The loss is higher than at the start and the updates make it worse: usually the learning rate is too high."
     computed = (
-        "L0 is the median of the first 5 finite losses. Reported from step 10 on when the median of the last 10 losses "
-        "exceeds ratio x L0; critical when their gradient norms are also 10 times the first ones (a loss may rise in a "
-        "healthy GAN or in reinforcement learning, but not with an exploding gradient). A bad start is critical at "
-        "once: within 20 steps the norm grew tenfold twice in a row while the loss rose."
+        "L0 is the first loss or the median of the first 5, whichever is lower. Reported from step 10 on when the "
+        "median of the last 10 losses exceeds ratio x L0, as info: it happens in healthy GANs and in reinforcement "
+        "learning. Critical when the gradient norm is also 10 times the first one, and the loss either doubles within "
+        "10 steps above 4 x L0 or is above 20 x L0 within the first 100 steps. A bad start is critical at once: within "
+        "20 steps the norm grew tenfold twice in a row while the loss rose."
     )
     cure = (
         "Lower the learning rate by 10, warm it up, scale inputs and targets to unit variance, check the loss's sign."
@@ -90,19 +92,19 @@ class Divergence(Diagnosis[DivergenceState]):
         )
 
     def _judge(self, state: DivergenceState, stats: StepStats) -> Finding | None:
-        initial = _median(state.first_losses)
+        initial = min(state.first_losses[0], _median(state.first_losses))
         recent = _median(state.recent_losses)
         noise = max(state.first_losses) - min(state.first_losses) if min(state.first_losses) <= 0 else 0.0
         if not recent > initial + (self.ratio - 1.0) * abs(initial) + 3.0 * noise:
             return None
         if stats.step - state.last_alarm < REPEAT_AFTER:
             return None
-        grew = _median(state.recent_norms) > GRADIENT_RATIO * _median(state.first_norms)
-        doubled = _median(state.recent_losses[5:]) > 2.0 * _median(state.recent_losses[:5])
-        is_critical = grew and doubled and recent > LOSS_RATIO * abs(initial)
-        return self._finding(
-            state, stats, recent, initial, "critical" if is_critical else "info", "loss above its start"
-        )
+        grew = _median(state.recent_norms) > GRADIENT_RATIO * _median(state.first_norms[:1])
+        doubles = _median(state.recent_losses[5:]) > 2.0 * _median(state.recent_losses[:5])
+        is_running_away = doubles and recent > LOSS_RATIO * abs(initial)
+        is_lost_at_once = stats.step < LOST_STEPS and recent > LOST_RATIO * abs(initial)
+        severity: Severity = "critical" if grew and (is_running_away or is_lost_at_once) else "info"
+        return self._finding(state, stats, recent, initial, severity, "loss above its start")
 
     def _finding(
         self, state: DivergenceState, stats: StepStats, loss: float, initial: float, severity: Severity, kind: str

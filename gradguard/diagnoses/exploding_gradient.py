@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
-from gradguard.records import MAX_NAMES, Finding
+from gradguard.records import MAX_NAMES, Finding, Severity
 from gradguard.running import NormWindow
 from gradguard.stats import FloatArray, ParameterTable, StepStats
 
@@ -19,7 +19,7 @@ from gradguard.stats import FloatArray, ParameterTable, StepStats
 EARLY = 5  # steps from which an extreme global norm is believed although the window is still short
 MIN_DEVIATION = 0.1  # floor of the deviation in ln units: a calm window must not make 10 % look like an outlier
 PARAMETER_Z = 1.5  # a single parameter must stand out further: there are many of them, each with its own noise
-SHARE = 10.0  # and its norm must be this many times the usual global norm: below, it is lost among the others
+SHARE = 50.0  # below this many times the usual global norm it is only worth knowing
 
 
 @dataclass
@@ -103,17 +103,17 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     ) -> Finding | None:
         alarmed = []
         start = state.start
-        usual = float(window.median[0])
         for row in rows.tolist():
             level, median = float(stats.levels[row]), float(window.median[row])
-            if window.counts[row] < self.warmup or (row > 0 and state.covers_all and level < SHARE * usual):
+            if window.counts[row] < self.warmup:
                 continue
             if start is not None and start[row] == start[row] and level < float(start[row]):
                 continue
             z = self._z(level, median, window, row)
-            if level > self.extreme_ratio * median and z > (self.zscore if row == 0 else PARAMETER_Z * self.zscore):
+            is_one_of_many = row > 0 and state.covers_all
+            if level > self.extreme_ratio * median and z > (PARAMETER_Z if is_one_of_many else 1.0) * self.zscore:
                 alarmed.append(row)
-            elif row == 0 and z > self.zscore:
+            elif not is_one_of_many and z > self.zscore:
                 if stats.step - state.last_hot[row] <= 2:
                     alarmed.append(row)
                 state.last_hot[row] = stats.step
@@ -138,6 +138,8 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         members = tuple(r - 1 for r in rows if r > 0)
         names = [state.table.names[i] for i in members]
         what = "gradient norm" if is_global else f"gradient norm of {names[0]}"
+        is_lost_among_others = not is_global and state.covers_all and level < SHARE * float(window.median[0])
+        severity: Severity = "critical" if level > self.extreme_ratio * median else "warn"
         if is_global and not names:
             ratios = stats.norms / window.median[1:]
             worst = int(np.nanargmax(np.where(stats.norms > 0, ratios, -1.0))) if len(ratios) else 0
@@ -145,7 +147,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         return Finding(
             diagnosis=self.name,
             step=stats.step,
-            severity="critical" if level > self.extreme_ratio * median else "warn",
+            severity="info" if is_lost_among_others else severity,
             statistic=what,
             value=level,
             baseline=median,
