@@ -1,0 +1,107 @@
+"""Every remedy fires through a policy, is on record, and a run that is saved after it fired goes on as if it had not been.
+
+Guards that were never seen to fire are the ones that turn out broken when they must.
+"""
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+from guarded import noise
+from torch import nn
+
+import gradguard
+from gradguard.contracts import REMEDIES
+from gradguard.records import Event
+
+
+NONFINITE, EXPLODING = "nonfinite", "exploding_gradient"
+FIRST, SAVED, SECOND, END = 30, 40, 50, 70
+# The diagnosis that fires each remedy, and its options.
+FIRED_BY = {
+    "clip_norm": (EXPLODING, {"max_norm": {"median_times": 3}}),
+    "clip_value": (EXPLODING, {"max_value": 0.1}),
+    "keep_clipping": (EXPLODING, {"max_norm": {"median_times": 2}, "steps": 30}),
+    "notify": (EXPLODING, {}),
+    "rebaseline": (EXPLODING, {}),
+    "rescale": (EXPLODING, {"factor": 0.01}),
+    "rollback": (NONFINITE, {}),
+    "scale_lr": (EXPLODING, {"factor": 0.5, "recover_steps": 40}),
+    "skip_step": (NONFINITE, {}),
+    "stop": (NONFINITE, {}),
+    "zero_nonfinite": (NONFINITE, {}),
+}
+
+
+class Job:
+    """A training that can be saved and resumed, with one fault at each of two steps."""
+
+    def __init__(self, remedy):
+        self.diagnosis, options = FIRED_BY[remedy]
+        rule = {"when": self.diagnosis, "do": {remedy: options}}
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 1))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
+        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.99)
+        self.guard = gradguard.attach(
+            self.model, self.optimizer, gradguard.Policy.model_validate({"rules": [rule]})
+        )
+
+    def train(self, start, end):
+        for step in range(start, end):
+            self.optimizer.zero_grad()
+            inputs = noise(step, 16, 4)
+            loss = (self.model(inputs) - inputs[:, :1]).square().mean()
+            if step in (FIRST, SECOND):
+                loss = loss * (math.nan if self.diagnosis == NONFINITE else 1e6)
+            loss.backward()
+            self.guard.observe(loss)
+            self.optimizer.step()
+            self.scheduler.step()
+
+    def parts(self):
+        return {"model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler, "guard": self.guard}
+
+    def save(self):
+        file = io.BytesIO()
+        torch.save({name: part.state_dict() for name, part in self.parts().items()}, file)
+        file.seek(0)
+        return torch.load(file, weights_only=True)
+
+    def resume(self, saved):
+        for name, part in self.parts().items():
+            part.load_state_dict(copy.deepcopy(saved[name]))
+
+    def story(self, since=0):
+        """What was done from a step on, without the place and the time of the record."""
+        return [
+            record.model_dump(exclude={"seq", "time"})
+            for record in self.guard.records
+            if record.step >= since and not isinstance(record, Event) and record.kind != "outcome"
+        ]
+
+
+def test_none_is_forgotten_here():
+    assert sorted(FIRED_BY) == REMEDIES.names()
+
+
+@pytest.mark.parametrize("remedy", FIRED_BY)
+def test_it_fires_and_a_run_that_was_saved_afterwards_decides_and_trains_on_bit_by_bit(remedy, bits):
+    job = Job(remedy)
+    if remedy == "stop":
+        with pytest.raises(gradguard.TrainingStopped):
+            job.train(0, END)
+        assert [(record["step"], record["remedy"]) for record in job.story()] == [(FIRST, "stop")]
+        return
+    job.train(0, SAVED)
+    assert [(record["step"], record["remedy"]) for record in job.story()] == [(FIRST, remedy)]
+    saved = job.save()
+    job.train(SAVED, END)
+    assert job.story(SAVED) or remedy == "rebaseline"
+    resumed = Job(remedy)
+    resumed.resume(saved)
+    resumed.train(SAVED, END)
+    assert resumed.story(SAVED) == job.story(SAVED)
+    assert bits(resumed.model, resumed.optimizer) == bits(job.model, job.optimizer)
