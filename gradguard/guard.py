@@ -103,15 +103,11 @@ class Guard:
             raise UsageError(f"observe() expects a tensor or a number, got {type(loss).__name__}")
         if self._is_off:
             return
+        if self._pipeline.scale.is_used:
+            self._notice_scaler()
         self._losses.append(loss)
         if sample_ids is not None:
             self._sample_ids += tuple(sample_ids)
-        if self._pipeline.scale.is_used:
-            try:
-                self._pipeline.notice_scaler()
-            except Exception as error:
-                self._give_up(error)
-            self._stop_if_asked()
 
     @property
     def last(self) -> StepReport:
@@ -172,7 +168,7 @@ class Guard:
             self._losses.append(loss)
         try:
             if self._pipeline.scale.is_used:
-                self._pipeline.notice_scaler()
+                self._pipeline.notice_scaler(())
             self._pipeline.before_step(self._losses, self._sample_ids)
         except Exception as error:
             self._give_up(error)
@@ -194,6 +190,15 @@ class Guard:
             self._give_up(error)
         if self._pipeline.target.is_stopped:
             self._stop_if_asked()
+
+    def _notice_scaler(self) -> None:
+        """What was observed for a step that the scaler skipped since does not belong to the next one."""
+        try:
+            if self._pipeline.notice_scaler(self._losses):
+                self._losses, self._sample_ids = [], ()
+        except Exception as error:
+            self._give_up(error)
+        self._stop_if_asked()
 
     def _stop_if_asked(self) -> None:
         if not self._pipeline.target.is_stopped or self._is_closed:

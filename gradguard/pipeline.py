@@ -132,13 +132,19 @@ class Pipeline:
             if self.target.restored is not None:
                 self.judgement.load_state_dict(self.target.restored.windows)
 
-    def notice_scaler(self) -> None:
-        """Record GradScaler's skips that no step hook saw, and judge them."""
+    def notice_scaler(self, losses: Sequence[Any]) -> bool:
+        """Record GradScaler's skips that no step hook saw, and judge them; return whether there were any.
+
+        Args:
+            losses: observed for the steps that it skipped.
+        """
         if not (missed := self.scale.missed_skips()):
-            return
+            return False
         self._record_scaler_skips(missed)
         stats = self.stats
         stats.step, stats.found_inf = self.step, True
+        stats.has_loss = bool(losses)
+        stats.loss = mean_loss(losses) if losses else math.nan
         stats.scaler_skips, stats.loss_scale = self.scale.skips, self.scale.last_scale
         self.target.begin()
         self.records = []
@@ -146,6 +152,7 @@ class Pipeline:
         if found := self.judgement.judge(stats):
             self.findings = [finding for _, finding in found]
             self.records = self.intervening.act(found, ())
+        return True
 
     def _record_scaler_skips(self, count: int) -> None:
         self.recorder.write(

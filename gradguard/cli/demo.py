@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from gradguard.faults import Fault
 
 STYLES = {"clean": "cyan", "unguarded": "red", "guarded": "green"}
+MIN_STEPS = 240  # in a shorter run the faults come before there is a past that they stand out from
 PLOT_WIDTH, PLOT_HEIGHT = 110, 14  # characters; in a narrower terminal the plot is narrower
 
 
 def demo(
-    steps: Annotated[int, typer.Option(min=60, help="Optimizer steps of each of the three runs.")] = 300,
+    steps: Annotated[int, typer.Option(min=MIN_STEPS, help="Optimizer steps of each of the three runs.")] = 450,
     run_dir: Annotated[Path, typer.Option(help="Where the guarded run is recorded.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Of weights, data order and faults.")] = 0,
 ) -> None:

@@ -26,7 +26,8 @@ class Attention(nn.Module):
         batch, context, width = x.shape
         heads = self.query_key_value(x).view(batch, context, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
-        return self.output(mixed.transpose(1, 2).reshape(batch, context, width))
+        output: torch.Tensor = self.output(mixed.transpose(1, 2).reshape(batch, context, width))
+        return output
 
 
 class Block(nn.Module):
@@ -42,7 +43,8 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (B, T, width) to (B, T, width)."""
         x = x + self.attention(self.attention_norm(x))
-        return x + self.mlp(self.mlp_norm(x))
+        update: torch.Tensor = self.mlp(self.mlp_norm(x))
+        return x + update
 
 
 class GPT(nn.Module):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from loguru import logger
@@ -12,13 +11,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 
-OnStep = Callable[[int, float], None]  # step, loss
+OnStep = Callable[[int, float, Sequence[str]], None]  # step, loss, what happened at it
 NUM_LINES = 3  # a run, where there is no terminal
 
 
 @contextmanager
 def progress(console: Console, styles: Mapping[str, str], num_steps: int) -> Iterator[Callable[[str], OnStep]]:
-    """Show the progress of several runs, and what the guard says meanwhile above it.
+    """Show the progress of several runs, and above it what happens in them.
 
     Args:
         console: where to show it.
@@ -28,50 +27,62 @@ def progress(console: Console, styles: Mapping[str, str], num_steps: int) -> Ite
     Yields:
         A function that takes the name of the run that begins, and returns what is to be called after each of its steps.
     """
-    with _messages_to(console):
-        if not console.is_terminal:
-            yield lambda name: _lines(console, name, num_steps)
-            return
-        columns = (
-            TextColumn("  {task.fields[run]}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]:<6}"),
-            TimeElapsedColumn(),
-        )
-        with Progress(*columns, console=console, expand=True) as bars:
-            tasks = {
-                name: bars.add_task("", total=num_steps, start=False, loss="", run=f"[{style}]{name:<9}[/]")
-                for name, style in styles.items()
-            }
-
-            def begin(name: str) -> OnStep:
-                bars.start_task(tasks[name])
-                return lambda step, loss: bars.update(tasks[name], completed=step + 1, loss=f"{loss:.3f}")
-
-            yield begin
+    logger.disable("gradguard")  # its messages are told here, and would tear the bars apart
+    try:
+        if console.is_terminal:
+            with _bars(console, styles, num_steps) as bars:
+                yield lambda name: _News(console, name, styles[name], bars(name))
+        else:
+            yield lambda name: _News(console, name, styles[name], _lines(console, name, num_steps))
+    finally:
+        logger.enable("gradguard")
 
 
-def _lines(console: Console, name: str, num_steps: int) -> OnStep:
-    def show(step: int, loss: float) -> None:
-        if (step + 1) % (num_steps // NUM_LINES) == 0:
-            console.print(f"  {name:<9}  step {step + 1:>4} of {num_steps}  loss {loss:.3f}")
+class _News:
+    """Prints what happens in a run, then shows how far it is; a repeat of the line before is left out."""
 
-    return show
+    def __init__(self, console: Console, name: str, style: str, show: Callable[[int, float], None]) -> None:
+        self._console, self._show = console, show
+        self._head = Text(f"  {name:<9}  ", style)
+        self._before: list[str] = []
+
+    def __call__(self, step: int, loss: float, news: Sequence[str]) -> None:
+        for line in news:
+            if line not in self._before:
+                told = self._head + Text(f"step {step:>3}  {line}", "yellow" if line.startswith("fault") else "")
+                self._console.print(told, no_wrap=True, overflow="ellipsis")
+        if news:
+            self._before = list(news)
+        self._show(step, loss)
 
 
 @contextmanager
-def _messages_to(console: Console) -> Iterator[None]:
-    """Print loguru's messages on the console: written past it, they would tear the bars apart."""
+def _bars(
+    console: Console, styles: Mapping[str, str], num_steps: int
+) -> Iterator[Callable[[str], Callable[[int, float], None]]]:
+    columns = (
+        TextColumn("  {task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:<6}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, expand=True) as bars:
+        tasks = {
+            name: bars.add_task(f"[{style}]{name:<9}[/]", total=num_steps, start=False, loss="")
+            for name, style in styles.items()
+        }
 
-    def show(message: str) -> None:
-        line = Text(f"  {message.rstrip()}", style="dim", no_wrap=True, overflow="ellipsis")
-        console.print(line, crop=True)
+        def begin(name: str) -> Callable[[int, float], None]:
+            bars.start_task(tasks[name])
+            return lambda step, loss: bars.update(tasks[name], completed=step + 1, loss=f"{loss:.3f}")
 
-    logger.remove()
-    logger.add(show, level="WARNING", format="{message}")
-    try:
-        yield
-    finally:
-        logger.remove()
-        logger.add(sys.stderr)
+        yield begin
+
+
+def _lines(console: Console, name: str, num_steps: int) -> Callable[[int, float], None]:
+    def show(step: int, loss: float) -> None:
+        if (step + 1) % (num_steps // NUM_LINES) == 0:
+            console.print(f"  {name:<9}  step {step + 1:>3} of {num_steps}, loss {loss:.3f}")
+
+    return show

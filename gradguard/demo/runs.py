@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import gradguard
 from gradguard.demo.model import GPT
 from gradguard.demo.text import VOCABULARY, batches, load_tokens
 from gradguard.errors import TrainingStopped
-from gradguard.faults import Fault, Injected, inject
+from gradguard.faults import Fault, Injected, Injector, inject
 
 
 CONTEXT = 32
@@ -25,9 +25,8 @@ PEAK_LEARNING_RATE = 3e-3
 BETAS = (0.9, 0.95)
 WARMUP_STEPS = 60  # with 20, some seeds have a gradient spike of their own in the clean run
 NUM_HELD_OUT = 128  # pieces of held-out text that a run is judged by
-MIN_STEPS = 60  # with fewer, the faults come before there is anything to lose
 
-Progress = Callable[[int, float], None]  # step, loss
+OnStep = Callable[[int, float, Sequence[str]], None]  # step, loss, what happened at it
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def plan_faults(num_steps: int) -> tuple[Fault, ...]:
 
     Example:
         >>> [fault.describe() for fault in plan_faults(300)]
-        ['lr x 300', 'nan in batch', 'bitflip in weight']
+        ['lr x 300', 'NaN in batch', 'bit flip in weight']
     """
     return (
         Fault("scale", "lr", at=num_steps // 4, factor=300.0),
@@ -71,7 +70,7 @@ def train(
     seed: int,
     faults: tuple[Fault, ...] = (),
     run_dir: Path | None = None,
-    on_step: Progress = lambda step, loss: None,
+    on_step: OnStep = lambda step, loss, news: None,
 ) -> Run:
     """Train the small GPT once; runs with the same seed start from the same weights and see the same batches.
 
@@ -80,7 +79,7 @@ def train(
         seed: of the weights, the order of the data, and the entries that the faults strike.
         faults: what goes wrong.
         run_dir: where the guard keeps its record; None trains without a guard.
-        on_step: called after every step with its number (0-based) and its loss.
+        on_step: called after every step with its number (0-based), its loss, and the faults and interventions at it.
     """
     torch.manual_seed(seed)
     model = GPT(VOCABULARY, CONTEXT, WIDTH)
@@ -92,19 +91,19 @@ def train(
     stopped = ""
 
     guard = None if run_dir is None else gradguard.attach(model, optimizer, run_dir=run_dir)
-    with inject(model, optimizer, faults, seed=seed) as injector, guard or nullcontext():
+    with _one_thread(), inject(model, optimizer, faults, seed=seed) as injector, guard or nullcontext():
         try:
             for step in range(num_steps):
                 inputs, targets = next(loader)
                 optimizer.zero_grad()
                 loss = cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 if guard is not None:
                     guard.observe(loss)
                 optimizer.step()
                 scheduler.step()
                 losses.append(loss.item())
-                on_step(step, losses[-1])
+                on_step(step, losses[-1], _news(step, injector, guard))
         except TrainingStopped as error:
             stopped = str(error)
     return Run(
@@ -114,6 +113,24 @@ def train(
         stopped=stopped,
         recorded_in=None if guard is None or guard.run_dir is None else Path(guard.run_dir),
     )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    # The tensors are so small that further threads mostly wait for each other, ten times longer on a busy machine.
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def _news(step: int, injector: Injector, guard: gradguard.Guard | None) -> list[str]:
+    lines = [f"fault: {entry.fault.describe()}" for entry in injector.log if entry.step == step]
+    if guard is not None:
+        lines += [f"{done.diagnosis} -> {done.remedy}: {done.change.summary}" for done in guard.last.interventions]
+    return lines
 
 
 def learning_rate_factor(step: int, num_steps: int) -> float:

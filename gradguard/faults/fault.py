@@ -13,6 +13,7 @@ Kind = Literal["nan", "inf", "scale", "zero", "bitflip"]
 Place = Literal["gradient", "weight", "batch", "lr"]
 Entries = int | Literal["all"] | None
 
+WORDS = {"nan": "NaN", "inf": "Inf", "zero": "zero", "bitflip": "bit flip"}
 EVERY_PARAMETER = ("*",)
 MAX_EXPONENT_BITS = 11  # of float64, the widest exponent there is
 
@@ -105,7 +106,7 @@ class Fault:
 
     def describe(self) -> str:
         """Return the fault in a few words, without its steps."""
-        return f"{self.where} x {self.factor:g}" if self.what == "scale" else f"{self.what} in {self.where}"
+        return f"{self.where} x {self.factor:g}" if self.what == "scale" else f"{WORDS[self.what]} in {self.where}"
 
     def _check_steps(self) -> None:
         if self.at is None and self.every is None:

@@ -162,14 +162,14 @@ def screen(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, Path]:
         patch.chdir(folder)
         capture = StringIO()
         patch.setattr("sys.stdout", capture)
-        code = main(["demo", "--steps", "60", "--run-dir", "run"])
+        code = main(["demo", "--steps", "240", "--run-dir", "run"])
     return code, capture.getvalue(), folder / "run"
 
 
 def test_the_demo_shows_all_three_outcomes(screen: tuple[int, str, Path]) -> None:
     code, output, _ = screen
     assert code == 0
-    assert "Without a guard the run was lost at step 36: its loss is NaN." in output
+    assert "Without a guard the run was lost at step 120: its loss is NaN." in output
     assert "With the guard the same faults left it" in output
     assert "unguarded: NaN" in output
 

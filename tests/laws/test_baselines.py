@@ -52,6 +52,7 @@ class Signal:
                 self.guard.observe(loss * math.exp(self.noise * self.random.normal()))
             self.optimizer.step()
             self.found += [(finding.diagnosis, finding.step) for finding in self.guard.last.findings]
+        assert not [record for record in self.guard.records if getattr(record, "event", "") == "internal_error"]
         return self
 
     def steps_of(self, diagnosis):

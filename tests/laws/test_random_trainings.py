@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -30,6 +30,8 @@ OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
     ("Adamax", {}),
     ("Adafactor", {}),
 ]
+# Without shrinking, which would take minutes: an example is a few lines as it is.
+QUICK = settings(deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
 SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]] = {
     "none": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: 1.0),
     "warmup": lambda o: torch.optim.lr_scheduler.LinearLR(o, start_factor=0.1, total_iters=5),
@@ -113,7 +115,7 @@ def run(setup, steps, policy=None, bits=None):
     return {**bits(model, optimizer), "schedule": repr(schedule.state_dict())}, guard
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(QUICK, max_examples=30)
 @given(
     setup=setups(dropouts=(0.0, 0.3)),
     num_steps=st.integers(1, 30),
@@ -129,7 +131,7 @@ def test_a_guard_that_does_not_act_leaves_the_run_bit_identical(bits, setup, num
     assert not [record for record in guard.records if record.kind == "intervention" and record.remedy != "notify"]
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(QUICK, max_examples=20)
 @given(
     setup=setups(dropouts=(0.0, 0.3)),
     num_steps=st.integers(2, 30),
@@ -146,7 +148,7 @@ def test_a_guard_that_only_observes_leaves_even_a_sick_run_bit_identical(bits, s
         assert [record for record in guard.records if record.kind == "withheld" and record.reason == "dry_run"]
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(QUICK, max_examples=30)
 @given(
     setup=setups(),
     num_steps=st.integers(1, 20),
