@@ -24,6 +24,9 @@ class StepListener(Protocol):
     def before_step(self, loss: Any) -> None:
         """Gradients are there and torch's step is about to use them; `loss` is the closure's, else None."""
 
+    def abandon_step(self) -> None:
+        """The user's closure raised: torch's step is not taken, and no post-hook will run."""
+
     def after_step(self) -> None:
         """Torch's step is done."""
 
@@ -67,7 +70,11 @@ class Attachment:
 
     def _wrap(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def evaluate() -> Any:
-            loss = closure()
+            try:
+                loss = closure()
+            except BaseException:
+                self.listener.abandon_step()
+                raise
             self._num_evaluations += 1
             if self._num_evaluations == 1:
                 self.listener.before_step(loss.detach() if isinstance(loss, torch.Tensor) else loss)

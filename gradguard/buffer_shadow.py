@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+
+from gradguard.functional import nonfinite_tensors
 
 
 class _Owner:
@@ -22,6 +26,9 @@ class _Owner:
         return [-1 if (buffer := self.live.get(name)) is None else buffer._version + id(buffer) for name in self.names]
 
 
+_SHADOWS: WeakKeyDictionary[nn.Module, BufferShadow] = WeakKeyDictionary()
+
+
 class BufferShadow:
     """Keeps one copy of every buffer and refreshes only those of modules that wrote to one.
 
@@ -35,6 +42,21 @@ class BufferShadow:
     def __init__(self, model: nn.Module) -> None:
         self._owners = [_Owner(module) for module in model.modules() if module._buffers]
         self._owners = [owner for owner in self._owners if owner.names]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> BufferShadow:
+        """Return the shadow of a model, the same for all guards that are given this model.
+
+        A GAN may be one module with two optimizers: what one guard accepted, the other must not undo.
+        """
+        if model not in _SHADOWS:
+            _SHADOWS[model] = cls(model)
+        return _SHADOWS[model]
+
+    def is_finite(self) -> bool:
+        """Return whether the live buffers hold no NaN and no infinity."""
+        live = [owner.live.get(name) for owner in self._owners for name in owner.names]
+        return not nonfinite_tensors([buffer.detach() for buffer in live if buffer is not None])
 
     def __len__(self) -> int:
         return sum(len(owner.names) for owner in self._owners)

@@ -94,13 +94,13 @@ class Diagnosis(Component, Generic[S]):
         raise NotImplementedError
 
     def dump_state(self, state: S) -> dict[str, Any]:
-        """Return a copy of what changes in a state that is a dataclass; the parameter table is left out."""
+        """Return a copy of what changes in a state; what is fixed (the parameter table, sets of rows) is left out."""
         if not dataclasses.is_dataclass(state):
             return {"state": copy.deepcopy(state)}
         return {
             field.name: copy.deepcopy(value)
             for field in dataclasses.fields(state)
-            if not isinstance(value := getattr(state, field.name), ParameterTable)
+            if not isinstance(value := getattr(state, field.name), (ParameterTable, frozenset))
         }
 
     def load_state(self, state: S, dumped: dict[str, Any]) -> S:
@@ -168,8 +168,11 @@ class Effect(Protocol):
     def on_gradients(self, target: Target, step: int) -> None:
         """Change the gradients that torch's step is about to use; called once a step, when they are measured."""
 
-    def after_step(self, target: Target, step: int) -> bool:
-        """Take it off just after torch's step; return whether it goes on."""
+    def take_off(self, target: Target) -> None:
+        """Undo what `before_step` did to the optimizer; called just after torch's step, and when there is none."""
+
+    def goes_on(self, step: int) -> bool:
+        """Return whether the effect is still in force at a step."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is needed to go on exactly after a resume."""

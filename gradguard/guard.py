@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from numbers import Real
 from types import TracebackType
 from typing import Any, Literal
 
@@ -92,20 +93,21 @@ class Guard:
         Raises:
             UsageError: not a number, or a tensor with several elements.
         """
-        if isinstance(loss, Tensor):
-            if loss.numel() != 1:
+        given: Any = loss
+        if isinstance(given, Tensor):
+            if given.numel() != 1:
                 raise UsageError(
-                    f"observe() expects the loss as one number, got a tensor of shape {tuple(loss.shape)}; "
+                    f"observe() expects the loss as one number, got a tensor of shape {tuple(given.shape)}; "
                     "reduce it first, such as loss.mean()"
                 )
-            loss = loss.detach()
-        elif not isinstance(loss, (int, float)):
-            raise UsageError(f"observe() expects a tensor or a number, got {type(loss).__name__}")
+            given = given.detach()
+        elif not isinstance(given, Real):
+            raise UsageError(f"observe() expects a tensor or a number, got {type(given).__name__}")
         if self._is_off:
             return
         if self._pipeline.scale.is_used:
             self._notice_scaler()
-        self._losses.append(loss)
+        self._losses.append(given)
         if sample_ids is not None:
             self._sample_ids += tuple(sample_ids)
 
@@ -168,7 +170,7 @@ class Guard:
             self._losses.append(loss)
         try:
             if self._pipeline.scale.is_used:
-                self._pipeline.notice_scaler(())
+                self._pipeline.notice_scaler((), is_every_step_observed=False)
             self._pipeline.before_step(self._losses, self._sample_ids)
         except Exception as error:
             self._give_up(error)
@@ -177,6 +179,10 @@ class Guard:
         self._sample_ids = ()
         if self._pipeline.target.is_stopped:
             self._stop_if_asked()
+
+    def abandon_step(self) -> None:
+        """See `StepListener`."""
+        self._pipeline.take_effects_off()
 
     def after_step(self) -> None:
         """See `StepListener`."""
@@ -194,7 +200,7 @@ class Guard:
     def _notice_scaler(self) -> None:
         """What was observed for a step that the scaler skipped since does not belong to the next one."""
         try:
-            if self._pipeline.notice_scaler(self._losses):
+            if self._pipeline.notice_scaler(self._losses, is_every_step_observed=True):
                 self._losses, self._sample_ids = [], ()
         except Exception as error:
             self._give_up(error)
@@ -209,7 +215,7 @@ class Guard:
         if self.run_dir is not None:
             message += f" See: gradguard audit {self.run_dir}"
         self.close(status="stopped")
-        raise TrainingStopped(message, finding)
+        raise TrainingStopped(printable(message), finding)
 
     def _fault(self, what: str, error: Exception) -> None:
         """Record and tell a fault of the guard's own, once for each part that fails."""
@@ -231,8 +237,7 @@ class Guard:
     def _give_up(self, error: Exception) -> None:
         """Switch the guard off after a fault that it cannot isolate; the training goes on unguarded."""
         self._is_off = True
-        for effect in self._pipeline.target.effects.values():
-            effect.after_step(self._pipeline.target, self._pipeline.step)
+        self._pipeline.take_effects_off()
         self._fault("the guard itself (now off)", error)
 
     def state_dict(self) -> dict[str, Any]:
@@ -267,6 +272,7 @@ class Guard:
         self._is_off = True
         if self._attachment is not None:
             self._attachment.remove()
+        self._pipeline.take_effects_off()
         self._pipeline.finish()
         steps = self._pipeline.step
         self._recorder.write(Event(step=max(0, steps - 1), event=status, message=f"{status} after {steps} steps"))

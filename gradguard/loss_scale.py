@@ -30,14 +30,21 @@ class LossScale:
         self._num_foreseen = 0
         self.skips = 0
         self._is_settled = False
+        self._is_applied = False
 
-    def missed_skips(self) -> int:
-        """Return how often the scaler skipped a step since the last call without the step hook being called."""
+    def missed_skips(self, is_every_step_observed: bool) -> int:
+        """Return how often the scaler skipped a step since the last call without the step hook being called.
+
+        Args:
+            is_every_step_observed: this is called once for every iteration of the loop, so that a scale that fell
+                although the step was applied fell for another optimizer's sake.
+        """
         if self._scaler is None:
             return 0
         scale, last = self._scaler.get_scale(), self.last_scale
         self.last_scale = scale
-        if not 0 < scale < last:
+        is_applied, self._is_applied = self._is_applied, False
+        if not 0 < scale < last or (is_every_step_observed and is_applied):
             return 0
         drops = max(1, round(math.log(last / scale) / -math.log(self._scaler.get_backoff_factor())))
         missed = max(0, drops - self._num_foreseen)
@@ -71,7 +78,7 @@ class LossScale:
         """Count afresh after a step that the scaler let through."""
         if not stats.found_inf:
             self.skips = 0
-            self._is_settled = True
+            self._is_settled = self._is_applied = True
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is counted."""

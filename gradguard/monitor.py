@@ -18,6 +18,7 @@ from gradguard.policy.patterns import select
 from gradguard.stats import ABSENT, ParameterTable, StepStats
 
 
+LARGEST_SQUARABLE = math.sqrt(FLOAT32_MAX)
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")  # added to names by DDP, torch.compile and FSDP1
 
 
@@ -172,8 +173,9 @@ class Monitor:
                 stats.nonfinite[row] = (num_nan, num_inf)
                 stats.norms[row] = math.nan if num_nan else math.inf
             else:
-                overflowed.append(row)
                 wide[row] = norm * inverse
+                if wide[row] > LARGEST_SQUARABLE:  # else it was only the loss scale that made the squares overflow
+                    overflowed.append(row)
                 stats.norms[row] = min(wide[row], FLOAT32_MAX)
         stats.overflowed = tuple(overflowed)
         if stats.nonfinite:

@@ -67,7 +67,7 @@ class Pipeline:
         self.findings: list[Finding] = []
         self.records: list[AnyRecord] = []
         needs = policy.needs() if self._is_enforcing else frozenset()
-        self.target.buffers = BufferShadow(model) if "buffers" in needs else None
+        self.target.buffers = BufferShadow.of(model) if "buffers" in needs else None
         options = policy.snapshots
         if "snapshots" in needs:
             self.target.snapshots = Snapshots(model, optimizer, options.every, options.max_memory_share)
@@ -110,12 +110,17 @@ class Pipeline:
         if found or self._always or target.effects:
             self._act(found, sample_ids)
         else:
-            self._learn_and_record(stats.levels, stats.global_norm, 0)
+            self._learn_and_record(0)
 
     def put_effects_on(self) -> None:
         """Put in force for this step what earlier interventions left."""
         for effect in self.target.effects.values():
             effect.before_step(self.target, self.step)
+
+    def take_effects_off(self) -> None:
+        """Undo what `put_effects_on` did."""
+        for effect in self.target.effects.values():
+            effect.take_off(self.target)
 
     def judge_broken_step(self) -> None:
         """Judge a step that ended in parameters that are not finite, although its first gradient was fine."""
@@ -132,15 +137,16 @@ class Pipeline:
             if self.target.restored is not None:
                 self.judgement.load_state_dict(self.target.restored.windows)
 
-    def notice_scaler(self, losses: Sequence[Any]) -> bool:
+    def notice_scaler(self, losses: Sequence[Any], is_every_step_observed: bool) -> bool:
         """Record GradScaler's skips that no step hook saw, and judge them; return whether there were any.
 
         Args:
             losses: observed for the steps that it skipped.
+            is_every_step_observed: this is called once for every iteration of the loop.
         """
-        if not (missed := self.scale.missed_skips()):
+        if not (missed := self.scale.missed_skips(is_every_step_observed)):
             return False
-        self._record_scaler_skips(missed)
+        self._after_scaler_skips(missed)
         stats = self.stats
         stats.step, stats.found_inf = self.step, True
         stats.has_loss = bool(losses)
@@ -154,7 +160,10 @@ class Pipeline:
             self.records = self.intervening.act(found, ())
         return True
 
-    def _record_scaler_skips(self, count: int) -> None:
+    def _after_scaler_skips(self, count: int) -> None:
+        """Record the scaler's skips; it spares the weights, but a NaN in the forward pass went into the buffers."""
+        buffers = self.target.buffers
+        restored = buffers.restore() if buffers is not None and not buffers.is_finite() else 0
         self.recorder.write(
             Event(
                 step=self.step,
@@ -162,7 +171,7 @@ class Pipeline:
                 message=(
                     f"GradScaler skipped {count} step{'s' if count > 1 else ''}, scale now {self.scale.last_scale:g}"
                 ),
-                data={"skips": count, "loss_scale": self.scale.last_scale},
+                data={"skips": count, "loss_scale": self.scale.last_scale, "buffers_restored": restored},
             ),
             durable=False,
         )
@@ -180,7 +189,7 @@ class Pipeline:
             inverse_scale = self.scale.read(self.target.optimizer, stats)
             self.target.gradient_scale = 1.0 / inverse_scale
             if stats.found_inf:
-                self._record_scaler_skips(1)
+                self._after_scaler_skips(1)
         self.monitor.measure(stats, inverse_scale)
         if self.exchange is not None:
             self.exchange.agree(stats)
@@ -200,9 +209,7 @@ class Pipeline:
                 flags |= Flag.INTERVENTION
             self.periodic.outcomes_waiting()
         if not target.is_skipped and not stats.found_inf and stats.finite:
-            for rule in self._always:
-                for remedy in rule.do:
-                    remedy.apply(target, None, self.judgement.rows_of[rule.name])
+            self._apply_routine()
             for effect in target.effects.values():
                 effect.on_gradients(target, self.step)
         self.put_effects_on()
@@ -213,26 +220,38 @@ class Pipeline:
         if target.restored is not None:
             self.judgement.load_state_dict(target.restored.windows)
             self.periodic.probe_at(self.step + 1)
-        self._learn_and_record(levels, global_norm, flags)
+        stats.levels[:] = levels  # remedies noted the norms that they left; what was measured is what is remembered
+        stats.global_norm = global_norm
+        self._learn_and_record(flags)
 
-    def _learn_and_record(self, levels: Any, global_norm: float, flags: int) -> None:
+    def _apply_routine(self) -> None:
+        """Apply the rules for every step; one that fails is switched off."""
+        for rule in tuple(self._always):
+            try:
+                for remedy in rule.do:
+                    remedy.apply(self.target, None, self.judgement.rows_of[rule.name])
+            except Exception as error:
+                self._always.remove(rule)
+                self._on_fault(f"remedy {remedy.name!r}", error)
+
+    def _learn_and_record(self, flags: int) -> None:
         stats = self.stats
         if stats.found_inf:
             flags |= Flag.SKIPPED_BY_SCALER
         elif stats.finite and self.target.restored is None:
-            self.judgement.learn(levels, stats.loss, stats.has_loss)
+            self.judgement.learn(stats.levels, stats.loss, stats.has_loss)
         if stats.is_stale:
             flags |= Flag.STALE
         self.recorder.row(
             self.step,
             stats.loss,
             stats.lr,
-            global_norm,
+            stats.global_norm,
             self.target.lr_factor,
             self.target.clip_coef,
             stats.loss_scale,
             flags,
-            levels[1:],
+            stats.norms,
         )
         if stats.bad_state:
             stats.bad_state = ()
@@ -241,9 +260,8 @@ class Pipeline:
         """Undo what was only for the step, accept its results, and do what is due now and then."""
         target = self.target
         if target.effects:
-            ended = [name for name, effect in target.effects.items() if not effect.after_step(target, self.step)]
-            for name in ended:
-                del target.effects[name]
+            self.take_effects_off()
+            target.effects = {name: effect for name, effect in target.effects.items() if effect.goes_on(self.step + 1)}
         self.watch.after_step()
         self.scale.after_step(self.stats)
         if target.buffers is not None and not target.is_skipped and len(target.buffers):
@@ -292,7 +310,7 @@ class Pipeline:
     def _check_for_loaded_weights(self) -> None:
         """Before the first step: if weights were loaded since the guard was attached, start from these."""
         if self.start_versions != [param._version for param in self.monitor.params]:
-            if self.target.buffers is not None:
+            if self.target.buffers is not None and self.target.buffers.is_finite():
                 self.target.buffers.accept()
             if self.target.snapshots is not None:
                 self.target.snapshots.take(self.step, self.judgement.state_dict(), is_confirmed=True)

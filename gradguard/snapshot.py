@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradguard.functional import nonfinite_tensors
+from gradguard.plain import from_plain, to_plain
 
 
 CONFIRM_AFTER = (
@@ -95,13 +96,13 @@ class Snapshot:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that it holds; the tensors are shared, not copied."""
-        return {"step": self.step, "windows": self.windows, "tensors": self._tensors, "state": self._state}
+        return {"step": self.step, "windows": to_plain(self.windows), "tensors": self._tensors, "state": self._state}
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> Snapshot:
         """Return the snapshot that `state_dict` described."""
         snapshot = cls.__new__(cls)
-        snapshot.step, snapshot.windows = int(state["step"]), state["windows"]
+        snapshot.step, snapshot.windows = int(state["step"]), from_plain(state["windows"])
         snapshot._tensors, snapshot._state = list(state["tensors"]), list(state["state"])
         return snapshot
 

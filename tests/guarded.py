@@ -88,10 +88,11 @@ def train(
     Args:
         make: builds model, optimizer and the loss at a step, always the same.
         steps: how many, or which ones: leaving one out is a run that never saw that batch.
-        is_guarded: whether a guard is attached; `options` go to `attach`.
+        is_guarded: whether a guard is attached.
         is_observed: whether the guard is handed the losses.
         schedule: builds a learning-rate scheduler.
         after: called with (model, optimizer, step) after every step.
+        **options: for `attach`.
     """
     torch.manual_seed(0)
     model, optimizer, loss_at = make()

@@ -15,7 +15,7 @@ from gradguard.faults import Fault
 STEPS, ONSET = 500, 200  # enough steps after the fault that a few lost ones do not show in the score
 LATE = 480  # for what time alone would heal
 BURST = 8  # batches in a row
-BASES = {"H01": "2.weight", "H02": "2.weight", "H03": "0.weight", "H05": "5.weight", "H08": "layers.0.linear1.weight"}
+BASES = {"H01": "2.weight", "H02": "4.weight", "H03": "0.weight", "H05": "5.weight", "H08": "layers.0.linear1.weight"}
 NORMED = {"H03": "1", "H05": "2"}  # bases with batch normalisation, and the name of their first one
 
 

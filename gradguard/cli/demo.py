@@ -46,12 +46,13 @@ def demo(
     runs = {"clean": clean, "unguarded": unguarded, "guarded": guarded}
     _show_curves(out, runs, faults)
     _rule(out, "gradguard audit")
-    render_summary(summarise(read_run(guarded.recorded_in or run_dir)))
+    recorded_in = _short(guarded.recorded_in or run_dir)
+    render_summary(summarise(read_run(recorded_in)))
     _rule(out, "Outcome")
     _show_losses(out, runs)
     out.print()
     out.print(text(headline(clean, unguarded, guarded), style="bold"))
-    _show_next(out, guarded.recorded_in or run_dir, faults[-1].steps[0])
+    _show_next(out, recorded_in, faults[-1].steps[0])
 
 
 def _introduce(out: Console, faults: tuple[Fault, ...]) -> None:
@@ -122,3 +123,9 @@ def _grid(out: Console, rows: dict[str, str]) -> None:
 def _rule(out: Console, title: str) -> None:
     out.print()
     out.rule(text(title, style="bold"), align="left", style="dim")
+
+
+def _short(path: Path) -> Path:
+    """Return the path as one would type it here."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -39,20 +39,19 @@ def progress(console: Console, styles: Mapping[str, str], num_steps: int) -> Ite
 
 
 class _News:
-    """Prints what happens in a run, then shows how far it is; a repeat of the line before is left out."""
+    """Prints what happens in a run, then shows how far it is; what goes on from the step before is not repeated."""
 
     def __init__(self, console: Console, name: str, style: str, show: Callable[[int, float], None]) -> None:
         self._console, self._show = console, show
         self._head = Text(f"  {name:<9}  ", style)
-        self._before: list[str] = []
+        self._before: Sequence[str] = ()
 
     def __call__(self, step: int, loss: float, news: Sequence[str]) -> None:
         for line in news:
             if line not in self._before:
-                told = self._head + Text(f"step {step:>3}  {line}", "yellow" if line.startswith("fault") else "")
+                told = self._head + Text(f"{step:>4}  {line}", "yellow" if line.startswith("fault") else "")
                 self._console.print(told, no_wrap=True, overflow="ellipsis")
-        if news:
-            self._before = list(news)
+        self._before = news
         self._show(step, loss)
 
 

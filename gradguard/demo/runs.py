@@ -129,7 +129,7 @@ def _one_thread() -> Iterator[None]:
 def _news(step: int, injector: Injector, guard: gradguard.Guard | None) -> list[str]:
     lines = [f"fault: {entry.fault.describe()}" for entry in injector.log if entry.step == step]
     if guard is not None:
-        lines += [f"{done.diagnosis} -> {done.remedy}: {done.change.summary}" for done in guard.last.interventions]
+        lines += [f"{done.diagnosis}: {done.change.summary}" for done in guard.last.interventions]
     return lines
 
 

@@ -94,9 +94,10 @@ class Nonfinite(Diagnosis[NonfiniteState]):
         rows = sorted(bad, key=lambda row: (-sum(bad[row]), row))
         names = [state.table.names[row] for row in rows]
         num_nan, num_inf = sum(nan for nan, _ in bad.values()), sum(inf for _, inf in bad.values())
-        kind = "NaN" if num_nan or math.isnan(stats.loss) else "Inf"
+        kind = "NaN" if num_nan or (stats.has_loss and math.isnan(stats.loss)) else "Inf"
         if loss_is_bad:
-            message = f"The loss is {stats.loss}" + (f", and {names[0]} got a {kind} gradient" if names else "")
+            where = f" on rank {', '.join(map(str, stats.bad_ranks))}" if stats.bad_ranks else ""
+            message = f"The loss is {stats.loss}{where}" + (f", and {names[0]} got a {kind} gradient" if names else "")
             message += (
                 _and_more(len(names)) + ": look at the inputs and targets of this batch and at the loss function."
             )
@@ -122,6 +123,7 @@ class Nonfinite(Diagnosis[NonfiniteState]):
                 "nan_entries": num_nan,
                 "inf_entries": num_inf,
                 **({"loss": stats.loss} if stats.has_loss else {}),
+                **({"ranks": ",".join(map(str, stats.bad_ranks))} if stats.bad_ranks else {}),
             },
             indices=tuple(rows),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gradguard.contracts import Sink
 from gradguard.record.directory import RunDirectory
@@ -32,26 +32,45 @@ class Recorder:
         self.kept: deque[AnyRecord] = deque(maxlen=KEPT)
         self._sinks = list(sinks)
         self._on_fault = on_fault
-        self._seq = 0
+        self._num_kept = 0
+        self._waiting: deque[tuple[Record, bool]] = deque(maxlen=KEPT)
         self._has_rows = directory is not None
 
     def write(self, record: R, durable: bool = True) -> R:
-        """Write one record to the journal, keep it, tell the sinks; return it with its `seq`."""
-        written = record.model_copy(update={"seq": self._seq})
+        """Write one record to the journal, keep it, tell the sinks; return it with its `seq`.
+
+        A record that the disk does not take waits, in order, for the next one that it takes.
+        """
         if self.directory is not None:
             self.flush()
-            try:
-                written = self.directory.journal.append(record, durable=durable)
-            except (OSError, ValueError) as error:
-                self._on_fault("writing the record", error)
-        self._seq = written.seq + 1
-        self.kept.append(written)  # type: ignore[arg-type]
+            seq = self.directory.journal.num_records + len(self._waiting)
+        else:
+            seq = self._num_kept
+        self._num_kept += 1
+        record = record.model_copy(update={"seq": seq})
+        self.kept.append(record)  # type: ignore[arg-type]
+        if self.directory is not None:
+            self._waiting.append((record, durable))
+            record = self._drain() or record
         for sink in tuple(self._sinks):
             try:
-                sink.emit(written)  # type: ignore[arg-type]
+                sink.emit(record)  # type: ignore[arg-type]
             except Exception as error:
                 self._sinks.remove(sink)
                 self._on_fault(f"sink {sink.name!r}", error)
+        return record
+
+    def _drain(self) -> Any:
+        """Write what waits; return the last record as written, None if the disk did not take it."""
+        written = None
+        while self._waiting:
+            record, durable = self._waiting[0]
+            try:
+                written = self.directory.journal.append(record, durable=durable)  # type: ignore[union-attr]
+            except (OSError, ValueError) as error:
+                self._on_fault("writing the record", error)
+                return None
+            self._waiting.popleft()
         return written
 
     def row(

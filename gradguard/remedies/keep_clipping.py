@@ -44,9 +44,12 @@ class HeldLimit:
             functional.scale_(target.grads(target.rows(None)), factor)
             target.scaled_all(factor)
 
-    def after_step(self, target: Target, step: int) -> bool:
+    def take_off(self, target: Target) -> None:
+        """Leave the optimizer alone."""
+
+    def goes_on(self, step: int) -> bool:
         """Return whether the limit still holds."""
-        return step + 1 < self.until
+        return step < self.until
 
     def state_dict(self) -> dict[str, Any]:
         """Return the limit and how long it holds."""

@@ -43,7 +43,7 @@ class LearningRateFactor:
 
     def before_step(self, target: Target, step: int) -> None:
         """Scale the learning rates."""
-        self.restore()
+        self.take_off(target)
         target.lr_factor = self.factor(0, step)
         for index, group in enumerate(target.optimizer.param_groups):
             factor = self.factor(index, step)
@@ -55,13 +55,12 @@ class LearningRateFactor:
     def on_gradients(self, target: Target, step: int) -> None:
         """Leave the gradients alone."""
 
-    def after_step(self, target: Target, step: int) -> bool:
-        """Put the learning rates back; return whether a cut is still in force."""
-        self.restore()
-        self.cuts = [cut for cut in self.cuts if not cut[2] or step + 1 - cut[1] < cut[2]]
+    def goes_on(self, step: int) -> bool:
+        """Return whether a cut is still in force; those that have recovered are forgotten."""
+        self.cuts = [cut for cut in self.cuts if not cut[2] or step - cut[1] < cut[2]]
         return bool(self.cuts)
 
-    def restore(self) -> None:
+    def take_off(self, target: Target) -> None:
         """Put back the rates that `before_step` replaced, unless someone else has set them since."""
         for group, rate, scaled in self._saved:
             if group["lr"] is scaled or group["lr"] == scaled:

@@ -27,7 +27,9 @@ class Variant:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self):
-        words = [key if value is True else f"{key}={value}" for key, value in self.options.items() if value is not False]
+        words = [
+            key if value is True else f"{key}={value}" for key, value in self.options.items() if value is not False
+        ]
         return " ".join([self.name, *words, *(["plain"] if self.options.get("foreach") is False else [])])
 
     @property

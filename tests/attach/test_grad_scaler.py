@@ -55,7 +55,9 @@ class Training:
     def weights(self, bits):
         """Return every bit of parameters and optimizer state."""
         named = bits(self.model, self.optimizer)
-        return {name: value for name, value in named.items() if ".norm.running" not in name and ".num_batches" not in name}
+        return {
+            name: value for name, value in named.items() if ".norm.running" not in name and ".num_batches" not in name
+        }
 
     def told(self, kind):
         return [record for record in self.guard.records if record.kind == kind]

@@ -75,7 +75,9 @@ def test_a_with_block_closes_and_says_how_it_ended(training, batches, train, tmp
     assert gradguard.read_run(tmp_path / "bad").status == "failed"
 
 
-def test_a_stopped_run_is_closed_and_complete_on_disk_when_the_error_reaches_the_user(training, batches, train, tmp_path):
+def test_a_stopped_run_is_closed_and_complete_on_disk_when_the_error_reaches_the_user(
+    training, batches, train, tmp_path
+):
     before = hooks(*training)
     policy = gradguard.Policy(rules=[{"when": "nonfinite", "do": "stop"}])
     guard = gradguard.attach(*training, policy, run_dir=tmp_path / "run")
@@ -94,7 +96,7 @@ def test_a_stopped_run_is_closed_and_complete_on_disk_when_the_error_reaches_the
 def test_attaching_twice_is_refused_and_the_first_guard_goes_on(training, batches, train, tmp_path):
     guard = gradguard.attach(*training)
     attached = hooks(*training)
-    with pytest.raises(gradguard.AttachError, match="guarded already.*close"):
+    with pytest.raises(gradguard.AttachError, match=r"guarded already.*close"):
         gradguard.attach(*training, run_dir=tmp_path / "run")
     assert hooks(*training) == attached
     assert not (tmp_path / "run").exists()

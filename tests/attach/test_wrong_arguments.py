@@ -115,7 +115,9 @@ def test_a_loss_that_is_no_number_is_refused_and_does_not_count(loss, message):
     assert not guard.last.skipped
 
 
-@pytest.mark.parametrize("loss", [1, 0.5, True, np.float32(0.5), torch.tensor(0.5), torch.tensor([[0.5]]), torch.tensor(2)])
+@pytest.mark.parametrize(
+    "loss", [1, 0.5, True, np.float32(0.5), torch.tensor(0.5), torch.tensor([[0.5]]), torch.tensor(2)]
+)
 def test_any_one_number_is_a_loss(loss):
     model = linear()
     optimizer = sgd(model)
@@ -132,7 +134,7 @@ def test_a_foreign_state_is_refused_and_nothing_is_changed(state):
     optimizer = sgd(model)
     guard = gradguard.attach(model, optimizer)
     before = guard.state_dict()
-    with pytest.raises(gradguard.UsageError, match="version|parameters"):
+    with pytest.raises(gradguard.UsageError, match=r"version|parameters"):
         guard.load_state_dict(state)
     assert guard.state_dict()["step"] == before["step"]
     assert [record.event for record in guard.records] == ["attached"]

@@ -1,4 +1,4 @@
-"""Every remedy fires through a policy, is on record, and a run that is saved after it fired goes on as if it had not been.
+"""Every remedy fires through a policy and is on record, and a run saved after it fired goes on as if never saved.
 
 Guards that were never seen to fire are the ones that turn out broken when they must.
 """
@@ -45,9 +45,7 @@ class Job:
         self.model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 1))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.99)
-        self.guard = gradguard.attach(
-            self.model, self.optimizer, gradguard.Policy.model_validate({"rules": [rule]})
-        )
+        self.guard = gradguard.attach(self.model, self.optimizer, gradguard.Policy.model_validate({"rules": [rule]}))
 
     def train(self, start, end):
         for step in range(start, end):

@@ -1,4 +1,4 @@
-"""What a bad batch or a fault leaves behind elsewhere: buffers, moments, copies of the weights, the weights themselves."""
+"""What a bad batch or a fault leaves behind elsewhere: in buffers, moments, copies of the weights, the weights."""
 
 import copy
 import math

@@ -6,19 +6,19 @@ import pytest
 import torch
 from guarded import classification, noise, train
 from torch import nn
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy, gaussian_nll_loss, mse_loss, softplus
 from torch.optim import lr_scheduler
 
 
 def line(batch_size, lr, scale=1.0, spread=1.0):
-    """y = 3x + 5, the first regression that everybody writes."""
+    """The line 3x + 5, the first regression that everybody writes."""
 
     def make():
         model = nn.Linear(1, 1)
 
         def loss_at(step):
             inputs = spread * noise(step, batch_size, 1)
-            return F.mse_loss(model(inputs), scale * (3 * inputs + 5))
+            return mse_loss(model(inputs), scale * (3 * inputs + 5))
 
         return model, torch.optim.SGD(model.parameters(), lr=lr), loss_at
 
@@ -35,7 +35,7 @@ def small_weights(std, lr):
 
         def loss_at(step):
             inputs = noise(step, 10, 2)
-            return F.mse_loss(model(inputs), inputs @ torch.tensor([[2.0], [-3.4]]) + 4.2)
+            return mse_loss(model(inputs), inputs @ torch.tensor([[2.0], [-3.4]]) + 4.2)
 
         return model, torch.optim.SGD(model.parameters(), lr=lr), loss_at
 
@@ -50,7 +50,7 @@ def unscaled_targets(optimizer, lr, scale):
 
         def loss_at(step):
             inputs = noise(step, 32, 8)
-            return F.mse_loss(model(inputs), scale * (inputs[:, :1] + inputs[:, 1:2].abs()))
+            return mse_loss(model(inputs), scale * (inputs[:, :1] + inputs[:, 1:2].abs()))
 
         return model, optimizer(model.parameters(), lr=lr), loss_at
 
@@ -65,7 +65,7 @@ def likelihood():
         inputs = noise(step, 64, 4)
         targets = inputs[:, :1] + 0.3 * noise(step + 10**5, 64, 1)
         mean, scale = model(inputs).chunk(2, 1)
-        return F.gaussian_nll_loss(mean, targets, F.softplus(scale) ** 2)
+        return gaussian_nll_loss(mean, targets, softplus(scale) ** 2)
 
     return model, torch.optim.SGD(model.parameters(), lr=0.02), loss_at
 
@@ -79,8 +79,8 @@ def two_tasks():
         inputs = noise(step, 32, 6)
         hidden = trunk(inputs).relu()
         if step % 2:
-            return F.mse_loss(heads[0](hidden), 3 * inputs[:, :1] + 3)
-        return 0.1 * F.mse_loss(heads[1](hidden), inputs[:, 1:2])
+            return mse_loss(heads[0](hidden), 3 * inputs[:, :1] + 3)
+        return 0.1 * mse_loss(heads[1](hidden), inputs[:, 1:2])
 
     return model, torch.optim.Adam(model.parameters(), lr=1e-3), loss_at
 
@@ -106,7 +106,7 @@ def adapter():
 
     def loss_at(step):
         inputs = noise(step, 32, 16)
-        return F.mse_loss(base(inputs) + up(down(inputs)), inputs @ target)
+        return mse_loss(base(inputs) + up(down(inputs)), inputs @ target)
 
     return model, torch.optim.AdamW([down.weight, up.weight], lr=3e-3), loss_at
 
@@ -117,7 +117,7 @@ def single_images():
 
     def loss_at(step):
         inputs = noise(step, 1, 2, 8)
-        return F.cross_entropy(model(inputs), (inputs[:, 0].sum(1) > 0).long())
+        return cross_entropy(model(inputs), (inputs[:, 0].sum(1) > 0).long())
 
     return model, torch.optim.SGD(model.parameters(), lr=0.02), loss_at
 
@@ -128,7 +128,7 @@ def frozen_statistics():
 
     def loss_at(step):
         inputs = noise(step, 32, 8)
-        return F.mse_loss(model(inputs), inputs[:, :1])
+        return mse_loss(model(inputs), inputs[:, :1])
 
     return model, torch.optim.Adam(model.parameters(), lr=1e-2), loss_at
 
@@ -140,7 +140,7 @@ def lengths():
     def loss_at(step):
         size = int(torch.randint(4, 500, (1,), generator=torch.Generator().manual_seed(step)))
         inputs = noise(step, size, 8)
-        return F.cross_entropy(model(inputs), inputs[:, :4].argmax(1), reduction="sum")
+        return cross_entropy(model(inputs), inputs[:, :4].argmax(1), reduction="sum")
 
     return model, torch.optim.Adam(model.parameters(), lr=1e-3), loss_at
 
@@ -152,7 +152,7 @@ def fitted():
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
     def loss_on(inputs):
-        return F.cross_entropy(model(inputs), (inputs @ teacher).argmax(1))
+        return cross_entropy(model(inputs), (inputs @ teacher).argmax(1))
 
     fixed = noise(1, 256, 16)
     for _ in range(150):
@@ -223,7 +223,7 @@ def test_harder_data_for_good_cost_a_few_steps_and_become_the_new_normal(factor)
         def loss_at(step):
             inputs = noise(step, 32, 6)
             deviation = 1.0 if step < 100 else math.sqrt(factor)
-            return F.mse_loss(model(inputs), inputs[:, :1] + deviation * noise(step + 10**5, 32, 1))
+            return mse_loss(model(inputs), inputs[:, :1] + deviation * noise(step + 10**5, 32, 1))
 
         return model, torch.optim.Adam(model.parameters(), lr=1e-3), loss_at
 
@@ -246,8 +246,8 @@ def test_a_second_task_at_every_tenth_step_is_not_trained_away():
             inputs = noise(step, 32, 6)
             hidden = trunk(inputs).relu()
             if step % 10 == 9:
-                return 10 * F.mse_loss(heads[0](hidden), 2 + inputs[:, :1])
-            return 0.1 * F.mse_loss(heads[1](hidden), inputs[:, 1:2])
+                return 10 * mse_loss(heads[0](hidden), 2 + inputs[:, :1])
+            return 0.1 * mse_loss(heads[1](hidden), inputs[:, 1:2])
 
         return model, torch.optim.Adam(model.parameters(), lr=6e-3), loss_at
 

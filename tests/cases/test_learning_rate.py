@@ -114,7 +114,10 @@ def test_a_cut_acts_on_the_groups_that_are_there_now():
     job.optimizer.step()
     assert late.item() == pytest.approx(-0.05)
     assert [group["lr"] for group in job.optimizer.param_groups] == [1.0, 0.5]
-    assert [record.event for record in job.guard.records if record.kind == "event"] == ["attached", "parameters_changed"]
+    assert [record.event for record in job.guard.records if record.kind == "event"] == [
+        "attached",
+        "parameters_changed",
+    ]
 
 
 def test_an_added_group_is_judged_as_well():

@@ -203,7 +203,9 @@ def test_a_log_of_zero_that_skips_cannot_cure_ends_in_a_run_that_learns(optimize
 
 def test_clipping_alone_does_not_repair_a_log_of_zero():
     policy = {"rules": [{"when": "always", "do": {"clip_norm": {"max_norm": 1.0}}}]}
-    run = train(cross_entropy_by_hand(lambda p: torch.optim.SGD(p, lr=5.0)), 20, policy=gradguard.Policy.model_validate(policy))
+    run = train(
+        cross_entropy_by_hand(lambda p: torch.optim.SGD(p, lr=5.0)), 20, policy=gradguard.Policy.model_validate(policy)
+    )
     assert not run.is_finite
 
 

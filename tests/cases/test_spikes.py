@@ -106,7 +106,9 @@ def test_an_explosion_in_one_layer_alone_is_named(name):
 @pytest.mark.parametrize("is_observed", [True, False])
 @pytest.mark.parametrize("value", [1e4, 1e10, 1e30])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize(("task", "name"), [(regression, "0.weight"), (regression, "4.weight"), (classification, "3.weight")])
+@pytest.mark.parametrize(
+    ("task", "name"), [(regression, "0.weight"), (regression, "4.weight"), (classification, "3.weight")]
+)
 def test_a_weight_that_a_fault_made_huge_does_not_lose_the_run(task, name, optimizer, value, is_observed):
     """Short steps cannot bring such a weight back; only an earlier state can."""
 

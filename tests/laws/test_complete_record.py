@@ -78,7 +78,9 @@ def as_json(records):
 
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(kinds=batches)
-def test_every_remedy_of_every_rule_that_fired_was_either_carried_out_or_withheld_with_a_reason(tmp_path_factory, kinds):
+def test_every_remedy_of_every_rule_that_fired_was_either_carried_out_or_withheld_with_a_reason(
+    tmp_path_factory, kinds
+):
     path = tmp_path_factory.mktemp("runs") / "run"
     told = train(path, kinds)
     run = gradguard.read_run(path)

@@ -16,7 +16,7 @@ from gradguard.records import Finding
 
 
 STEPS = 90
-# What goes wrong, by step: batches that are NaN, batches that are far too large, and a series that calls for a rollback.
+# What goes wrong, by step: NaN batches, some far too large, and a series that calls for a rollback.
 FAULTS = {
     12: math.nan,
     25: 1e4,
@@ -53,7 +53,9 @@ POLICY = gradguard.Policy(
             "name": "drop",
             "when": "nonfinite",
             "do": ["skip_step", {"scale_lr": {"factor": 0.5, "recover_steps": 9}}],
-            "escalate": [{"after": 3, "within": 6, "do": ["rollback", {"scale_lr": {"factor": 0.1, "recover_steps": 20}}]}],
+            "escalate": [
+                {"after": 3, "within": 6, "do": ["rollback", {"scale_lr": {"factor": 0.1, "recover_steps": 20}}]}
+            ],
         },
         {
             "name": "tame",
@@ -100,7 +102,9 @@ class Training:
             self.optimizer.step()
             self.schedule.step()
             last = self.guard.last
-            self.told.append(repr((last.step, last.skipped, last.lr_factor, last.clip_coef, without_place(last.records))))
+            self.told.append(
+                repr((last.step, last.skipped, last.lr_factor, last.clip_coef, without_place(last.records)))
+            )
             self.records += last.records
 
     def save(self, file):

@@ -177,7 +177,9 @@ def test_a_failing_action_is_recorded_as_a_non_action_with_its_reason():
     assert "of the plugin's" in withheld[0].detail
 
 
-def test_a_fault_that_cannot_be_isolated_switches_the_guard_off_and_its_learning_rate_cut_with_it(expected, bits, lines):
+def test_a_fault_that_cannot_be_isolated_switches_the_guard_off_and_its_learning_rate_cut_with_it(
+    expected, bits, lines
+):
     """A loss that has no value, such as one on the meta device, is met in the middle of the measuring."""
     model, optimizer = build()
     policy = gradguard.Policy(rules=[{"when": "nonfinite", "do": ["skip_step", {"scale_lr": {"factor": 0.1}}]}])

@@ -123,6 +123,6 @@ def test_a_run_dir_that_is_deleted_does_not_end_the_training(expected, bits, lin
 def test_those_who_prefer_an_error_get_that_of_the_disk(tmp_path):
     training = Training(tmp_path / "run", POLICY.model_copy(update={"on_internal_error": "raise"}))
     training.good(3)
-    with no_file_beyond(1), pytest.raises(OSError, match="File too large|the disk took"):
+    with no_file_beyond(1), pytest.raises(OSError, match=r"File too large|the disk took"):
         training.bad(1)
     training.guard.close()

@@ -1,4 +1,4 @@
-"""Laws of every training, tried on random ones: a guard that does not act changes nothing, and a skip leaves no trace."""
+"""Laws tried on random trainings: a guard that does not act changes nothing, and a skip leaves no trace."""
 
 import math
 from collections.abc import Callable
