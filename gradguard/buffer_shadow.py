@@ -11,15 +11,19 @@ from torch.nn.modules.batchnorm import _NormBase
 from gradguard.functional import nonfinite_tensors
 
 
+SMALL = 65536  # entries of a module's buffers up to which they are copied at every step
+
+
 class _Owner:
     """One module with buffers: the live dict, the copies, and the versions at the time of the copy."""
 
     def __init__(self, module: nn.Module) -> None:
-        # Normalisation kernels write running statistics without counting the tensor's version up.
-        self.is_silent = isinstance(module, _NormBase)
         self.live = module._buffers
         self.names = [name for name, buffer in module._buffers.items() if buffer is not None]
         self.copies = [module._buffers[name].detach().clone() for name in self.names]  # type: ignore[union-attr]
+        # Normalisation kernels, and writes through `.data`, do not count a tensor's version up: small buffers are
+        # looked at whatever it says.
+        self.is_silent = isinstance(module, _NormBase) or sum(map(torch.numel, self.copies)) <= SMALL
         self.versions = self.read_versions()
 
     def read_versions(self) -> list[int]:
@@ -54,9 +58,15 @@ class BufferShadow:
         return _SHADOWS[model]
 
     def is_finite(self) -> bool:
-        """Return whether the live buffers hold no NaN and no infinity."""
-        live = [owner.live.get(name) for owner in self._owners for name in owner.names]
-        return not nonfinite_tensors([buffer.detach() for buffer in live if buffer is not None])
+        """Return whether no live buffer holds a NaN or an infinity, but for those whose accepted values do too."""
+        pairs = [
+            (buffer.detach(), owner.copies[i])
+            for owner in self._owners
+            for i, name in enumerate(owner.names)
+            if (buffer := owner.live.get(name)) is not None
+        ]
+        bad = set(nonfinite_tensors([live for live, _ in pairs]))
+        return not bad - set(nonfinite_tensors([copy for _, copy in pairs]))
 
     def __len__(self) -> int:
         return sum(len(owner.names) for owner in self._owners)

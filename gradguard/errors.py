@@ -53,6 +53,9 @@ class PolicyError(GradguardError, ValueError):
         self.problems = tuple(problems)
         super().__init__("\n".join(self.problems))
 
+    def __reduce__(self) -> tuple[type[PolicyError], tuple[tuple[str, ...]]]:
+        return type(self), (self.problems,)
+
 
 class TrainingStopped(GradguardError, RuntimeError):
     """The policy's `stop` remedy fired: training should end here.

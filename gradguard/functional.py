@@ -31,7 +31,7 @@ def dense_values(grad: Tensor) -> Tensor:
     """
     if grad.layout != torch.strided:
         grad = grad.coalesce().values() if grad.layout == torch.sparse_coo else grad.values()
-    return torch.view_as_real(grad) if grad.is_complex() else grad
+    return torch.view_as_real(grad.resolve_conj()) if grad.is_complex() else grad
 
 
 def grad_norms(grads: Sequence[Tensor]) -> FloatArray:
@@ -146,4 +146,7 @@ def writable_values(grad: Tensor) -> Tensor:
     if grad.layout == torch.sparse_coo and not grad.is_coalesced():
         with torch.no_grad():
             grad.data = grad.coalesce()
+    if grad.is_conj():
+        with torch.no_grad():
+            grad.data = grad.resolve_conj()
     return dense_values(grad)

@@ -27,6 +27,11 @@ class Entry:
         self.state = diagnosis.init(table, rows)
 
 
+def _rest(state: Any, stats: StepStats) -> tuple[Any, None]:
+    """Stand in for a diagnosis that raised."""
+    return state, None
+
+
 class Judgement:
     """Finds what is wrong with a step.
 
@@ -74,8 +79,7 @@ class Judgement:
             try:
                 entry.state, finding = entry.update(entry.state, stats)
             except Exception as error:  # a diagnosis may be anyone's; the training must not end with it
-                self.entries = [other for other in self.entries if other is not entry]
-                self._scaler_entries = [other for other in self._scaler_entries if other is not entry]
+                entry.update = _rest
                 self._on_fault(f"diagnosis {entry.diagnosis.name!r} (now off)", error)
                 continue
             if finding is not None:

@@ -32,7 +32,7 @@ class LossScale:
         self._is_settled = False
         self._is_applied = False
 
-    def missed_skips(self, is_every_step_observed: bool) -> int:
+    def missed_skips(self, is_every_step_observed: bool = False) -> int:
         """Return how often the scaler skipped a step since the last call without the step hook being called.
 
         Args:

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gradguard.finite_check import FiniteCheck
 from gradguard.functional import FLOAT32_MAX, exact_norm, grad_norms, nonfinite_tensors
 from gradguard.policy.patterns import select
 from gradguard.stats import ABSENT, ParameterTable, StepStats
 
 
+FLOAT64_MAX = float(np.finfo(np.float64).max)
 LARGEST_SQUARABLE = math.sqrt(FLOAT32_MAX)
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")  # added to names by DDP, torch.compile and FSDP1
 
@@ -30,8 +32,9 @@ def clean_name(name: str, wrappers: Sequence[str]) -> str:
         'head.weight'
     """
     parts = name.split(".")
-    while parts and parts[0] in wrappers:
-        parts.pop(0)
+    for wrapper in wrappers:
+        if parts[0] == wrapper:
+            parts.pop(0)
     return ".".join(part for part in parts if part not in WRAPPERS[1:])
 
 
@@ -76,6 +79,12 @@ class Monitor:
         self.params: list[Tensor] = []
         self.table = ParameterTable([], [], [], [])
         self._signature: tuple[int, ...] = ()
+        wrappers = wrappers_of(model)
+        self._finite_check = FiniteCheck(
+            model,
+            more=lambda: dict(zip(self.table.names, self.params, strict=True)),
+            clean=lambda name: clean_name(name, wrappers),
+        )
         self.read_layout()
 
     def layout_signature(self) -> tuple[int, ...]:
@@ -148,12 +157,12 @@ class Monitor:
             wide[wide == ABSENT] = 0.0
         total = math.sqrt(float(wide.dot(wide)))
         stats.finite = True
-        stats.overflowed = ()
+        stats.overflowed = {}
         stats.nonfinite = {}
         if not total < math.inf:
             total = self._look_closer(grads, stats, wide, inverse_scale)
         stats.global_norm = total
-        stats.levels[0] = min(total, FLOAT32_MAX) if total == total else total
+        stats.levels[0] = min(total, FLOAT32_MAX) if stats.finite else total
 
     def _look_closer(
         self,
@@ -163,7 +172,6 @@ class Monitor:
         inverse: float,
     ) -> float:
         """Tell overflowed norms from non-finite entries; return the global norm, NaN or inf if entries are."""
-        overflowed = []
         for row in np.flatnonzero(~np.isfinite(stats.norms)).tolist():
             grad = grads[row]
             if grad is None:
@@ -173,16 +181,15 @@ class Monitor:
                 stats.nonfinite[row] = (num_nan, num_inf)
                 stats.norms[row] = math.nan if num_nan else math.inf
             else:
-                wide[row] = norm * inverse
+                wide[row] = min(norm * inverse, FLOAT64_MAX)
                 if wide[row] > LARGEST_SQUARABLE:  # else it was only the loss scale that made the squares overflow
-                    overflowed.append(row)
+                    stats.overflowed[row] = float(wide[row])
                 stats.norms[row] = min(wide[row], FLOAT32_MAX)
-        stats.overflowed = tuple(overflowed)
         if stats.nonfinite:
             stats.finite = False
             return math.nan if any(num_nan for num_nan, _ in stats.nonfinite.values()) else math.inf
         largest = float(wide.max())
-        return largest * math.sqrt(float(np.square(wide / largest).sum()))
+        return min(largest * math.sqrt(float(np.square(wide / largest).sum())), FLOAT64_MAX)
 
     def probe(self, stats: StepStats) -> None:
         """Sample what is too dear for every step: weight norms, and whether parameters and buffers are finite.
@@ -201,12 +208,5 @@ class Monitor:
         return tuple(self.table.names[i] for i in nonfinite_tensors([param.detach() for param in self.params]))
 
     def nonfinite_state(self) -> tuple[str, ...]:
-        """Return the names of parameters and buffers of the model that hold NaN or infinite entries."""
-        wrappers = wrappers_of(self.model)
-        named: dict[int, tuple[str, Tensor]] = {}
-        for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers()):
-            named.setdefault(id(tensor), (clean_name(name, wrappers), tensor))
-        for name, param in zip(self.table.names, self.params, strict=True):
-            named.setdefault(id(param), (name, param))
-        entries = list(named.values())
-        return tuple(entries[i][0] for i in nonfinite_tensors([tensor.detach() for _, tensor in entries]))
+        """Return the names of parameters and buffers that hold NaN or infinite entries, see `FiniteCheck`."""
+        return self._finite_check.bad()

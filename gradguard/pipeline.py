@@ -197,7 +197,7 @@ class Pipeline:
     def _act(self, found: list[tuple[Rule, Finding]], sample_ids: SampleIds) -> None:
         """Carry out what the findings and the rules for every step call for."""
         stats, target = self.stats, self.target
-        levels, global_norm = stats.levels.copy(), stats.global_norm
+        measured = stats.levels.copy(), stats.global_norm, stats.finite
         flags = 0
         if found:
             flags |= Flag.FINDING
@@ -220,8 +220,8 @@ class Pipeline:
         if target.restored is not None:
             self.judgement.load_state_dict(target.restored.windows)
             self.periodic.probe_at(self.step + 1)
-        stats.levels[:] = levels  # remedies noted the norms that they left; what was measured is what is remembered
-        stats.global_norm = global_norm
+        # Remedies noted the norms that they left; what was measured is what is remembered.
+        stats.levels[:], stats.global_norm, stats.finite = measured
         self._learn_and_record(flags)
 
     def _apply_routine(self) -> None:

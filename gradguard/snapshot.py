@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gradguard.finite_check import FiniteCheck
 from gradguard.functional import nonfinite_tensors
 from gradguard.plain import from_plain, to_plain
 
@@ -70,6 +71,7 @@ def free_memory_bytes() -> int | None:
         return None
 
 
+PARAMETER, BUFFER = "parameter ", "buffer "  # begin the keys of a snapshot's tensors
 ASIDE_STEPS = 50  # steps for which the state that a rollback replaced can be brought back
 
 
@@ -87,7 +89,7 @@ class Snapshot:
     def __init__(self, step: int, model: nn.Module, optimizer: Optimizer, windows: dict[str, Any]) -> None:
         self.step = step
         self.windows = windows
-        self._tensors = [host_copy(tensor) for tensor in live_tensors(model, optimizer)]
+        self._tensors = {key: host_copy(tensor) for key, tensor in live_tensors(model, optimizer).items()}
         self._state = [
             host_copy(dict(optimizer.state[param])) if param in optimizer.state else None
             for group in optimizer.param_groups
@@ -103,15 +105,19 @@ class Snapshot:
         """Return the snapshot that `state_dict` described."""
         snapshot = cls.__new__(cls)
         snapshot.step, snapshot.windows = int(state["step"]), from_plain(state["windows"])
-        snapshot._tensors, snapshot._state = list(state["tensors"]), list(state["state"])
+        snapshot._tensors, snapshot._state = dict(state["tensors"]), list(state["state"])
         return snapshot
 
     @torch.no_grad()
     def restore(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Put every tensor back, bit for bit; state that did not exist then is removed."""
         live = live_tensors(model, optimizer)
-        for tensor, saved in zip(live, self._tensors, strict=False):
-            tensor.copy_(saved)
+        for key, saved in self._tensors.items():
+            tensor = live.get(key)
+            if tensor is not None and tensor.shape == saved.shape and not is_overlapping(tensor):
+                tensor.copy_(saved)
+            elif key.startswith(BUFFER):
+                set_buffer(model, key.removeprefix(BUFFER), saved)
         params = [param for group in optimizer.param_groups for param in group["params"]]
         for param, saved in zip(params, self._state, strict=False):
             if saved is None:
@@ -122,15 +128,38 @@ class Snapshot:
                 optimizer.state[param].update(state)
 
 
-def live_tensors(model: nn.Module, optimizer: Optimizer) -> list[Tensor]:
-    """Return the model's parameters and buffers, then the optimizer's parameters that the model does not own."""
-    owned: dict[int, Tensor] = {}
-    for tensor in (*model.parameters(), *model.buffers()):
-        owned.setdefault(id(tensor), tensor.detach())
-    for group in optimizer.param_groups:
-        for param in group["params"]:
-            owned.setdefault(id(param), param.detach())
-    return list(owned.values())
+def live_tensors(model: nn.Module, optimizer: Optimizer, is_foreign: bool = False) -> dict[str, Tensor]:
+    """Return by name the model's parameters and buffers, then the optimizer's parameters that the model does not own.
+
+    Args:
+        model: gives its tensors.
+        optimizer: gives its parameters.
+        is_foreign: leave the model's own tensors out.
+    """
+    named: dict[str, Tensor] = {}
+    if not is_foreign:
+        named |= {PARAMETER + name: param.detach() for name, param in model.named_parameters()}
+        named |= {BUFFER + name: buffer.detach() for name, buffer in model.named_buffers()}
+    owned = {id(param) for param in model.parameters()}
+    for index, group in enumerate(optimizer.param_groups):
+        for position, param in enumerate(group["params"]):
+            if id(param) not in owned:
+                named[f"group {index}.{position}"] = param.detach()
+    return named
+
+
+def is_overlapping(tensor: Tensor) -> bool:
+    """Return whether entries of a tensor share memory (it was expanded), so that it cannot be written to."""
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def set_buffer(model: nn.Module, name: str, saved: Tensor) -> None:
+    """Put a buffer back as a new tensor, where its owner still has one of that name."""
+    owner_name, _, leaf = name.rpartition(".")
+    owner = dict(model.named_modules()).get(owner_name)
+    live = owner._buffers.get(leaf) if owner is not None else None
+    if owner is not None and live is not None and not (live.shape == saved.shape and torch.equal(live.cpu(), saved)):
+        owner._buffers[leaf] = saved.to(live.device, copy=True)
 
 
 class Snapshots:
@@ -142,11 +171,19 @@ class Snapshots:
     Args:
         model: what is saved.
         optimizer: what is saved.
-        every: steps between snapshots; the first ones come after 10, 20, 40, ... steps.
+        every: steps between snapshots; the first ones come after 10, 20, 30 steps, then after ever longer times.
         max_memory_share: none is taken that would need more than this share of the free memory.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, every: int, max_memory_share: float) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        every: int,
+        max_memory_share: float,
+    ) -> None:
+        self._finite_check = FiniteCheck(model, more=lambda: live_tensors(model, optimizer, is_foreign=True))
+        self._finite_check.bad()  # what is infinite now is meant to be
         self._model = model
         self._optimizer = optimizer
         self._every = every
@@ -164,15 +201,24 @@ class Snapshots:
 
     def nbytes_needed(self) -> int:
         """Return what one snapshot takes now, bytes; optimizer state that does not exist yet is not in it."""
-        tensors = (*live_tensors(self._model, self._optimizer), *tensors_in(dict(self._optimizer.state)))
+        tensors = self._live()
         return sum(t.numel() * t.element_size() for t in tensors)
+
+    def _live(self) -> list[Tensor]:
+        live = live_tensors(self._model, self._optimizer)
+        return [*live.values(), *tensors_in(dict(self._optimizer.state))]
+
+    def _check(self) -> Sequence[str]:
+        """Return what must not be saved: names of damaged tensors."""
+        state = list(tensors_in(dict(self._optimizer.state)))
+        return self._finite_check.bad() or ["the optimizer's state"] * len(nonfinite_tensors(state))
 
     def take(self, step: int, windows: dict[str, Any], is_confirmed: bool = False) -> bool:
         """Save the present state, unless it is not finite or memory is short; return whether it was saved.
 
         `refusal` says why it was not.
         """
-        self.next_step = step + min(self._every, max(10, step))
+        self.next_step = step + min(self._every, max(10, step // 4))
         free = free_memory_bytes()
         needed = self.nbytes_needed()
         if free is not None and needed > self._max_memory_share * free:
@@ -181,9 +227,8 @@ class Snapshots:
                 f"{free / 1e6:,.0f} MB that are free; raise snapshots.max_memory_share or drop rollback from the policy"
             )
             return False
-        state = (*live_tensors(self._model, self._optimizer), *tensors_in(dict(self._optimizer.state)))
-        if bad := nonfinite_tensors(state):
-            self.refusal = f"{len(bad)} tensors of model and optimizer are not finite"
+        if bad := self._check():
+            self.refusal = f"{bad[0]} is not finite"
             return False
         snapshot = Snapshot(step, self._model, self._optimizer, windows)
         if is_confirmed:
@@ -203,15 +248,16 @@ class Snapshots:
         return max(step + 1, min(self.next_step, waiting))
 
     def distrust(self) -> None:
-        """Drop the waiting snapshot: something was found wrong before it was confirmed."""
-        self._pending = None
+        """Drop the waiting snapshot: something was found wrong before it was confirmed; another is taken soon."""
+        if self._pending is not None:
+            self.next_step = self._pending.step + 2 * CONFIRM_AFTER
+            self._pending = None
 
     def restore(self, step: int) -> None:
         """Put the good snapshot back, if there is one; the state that it replaces is set aside if it is finite."""
         self._pending = None
         if self._good is not None:
-            state = (*live_tensors(self._model, self._optimizer), *tensors_in(dict(self._optimizer.state)))
-            self._aside = None if nonfinite_tensors(state) else Snapshot(step, self._model, self._optimizer, {})
+            self._aside = None if self._check() else Snapshot(step, self._model, self._optimizer, {})
             self._good.restore(self._model, self._optimizer)
 
     def bring_back(self, step: int) -> Snapshot | None:

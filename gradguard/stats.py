@@ -54,7 +54,7 @@ class StepStats:
         norms: (P,) view of `levels[1:]`.
         global_norm: row 0 in float64.
         finite: every gradient entry is finite.
-        overflowed: () int, parameters whose plain float32 norm overflowed although every entry is finite.
+        overflowed: {row: norm} of parameters whose plain float32 norm overflowed although every entry is finite, exact.
         nonfinite: {row: (NaN entries, infinite entries)} of parameters with non-finite gradients.
         weight_norms: (P,) float32 L2 norms of the weights, sampled; NaN before the first sample.
         sgd_reach: norm of all weights at the last sample when the optimizer is SGD, whose update is lr times the
@@ -92,6 +92,10 @@ class StepStats:
         "windows",
     )
 
+    def norm(self, row: int) -> float:
+        """Return the gradient norm of one parameter, exact beyond float32."""
+        return self.overflowed.get(row) or float(self.norms[row])
+
     def __init__(self, num_parameters: int) -> None:
         self.step = 0
         self.loss = float("nan")
@@ -101,7 +105,7 @@ class StepStats:
         self.norms: FloatArray = self.levels[1:]
         self.global_norm = 0.0
         self.finite = True
-        self.overflowed: tuple[int, ...] = ()
+        self.overflowed: dict[int, float] = {}
         self.nonfinite: dict[int, tuple[int, int]] = {}
         self.weight_norms: FloatArray = np.full(num_parameters, np.nan, dtype=np.float32)
         self.sgd_reach = float("inf")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradguard.buffer_shadow import BufferShadow
 from gradguard.contracts import Effect
-from gradguard.functional import grad_norms
+from gradguard.functional import FLOAT32_MAX, exact_norm
 from gradguard.records import Finding
 from gradguard.snapshot import Snapshot, Snapshots
 from gradguard.stats import ABSENT, ParameterTable, StepStats
@@ -91,24 +90,42 @@ class Target:
         """Note that every gradient was multiplied by `factor`."""
         self.clip_coef *= factor
         stats = self.stats
-        present = stats.levels != ABSENT
-        stats.levels[present] *= factor
+        for row, norm in list(stats.overflowed.items()):
+            self._set_norm(row, norm * factor)
+        others = stats.norms != ABSENT
+        others[list(stats.overflowed)] = False
+        stats.norms[others] *= factor
         stats.global_norm *= factor
+        stats.levels[0] = min(stats.global_norm, FLOAT32_MAX)
 
-    def scaled(self, rows: Sequence[int], factor: float) -> None:
-        """Note that the gradients of these rows were multiplied by `factor`."""
-        self.stats.norms[list(rows)] *= factor
+    def scaled(self, factors: Mapping[int, float]) -> None:
+        """Note that the gradients of some rows were multiplied, {row: factor}."""
+        for row, factor in factors.items():
+            self._set_norm(row, self.stats.norm(row) * factor)
         self._sum_up()
 
     def measure_again(self, rows: Sequence[int]) -> None:
         """Measure the norms of these rows afresh, after their entries were changed."""
-        self.stats.norms[list(rows)] = grad_norms(self.grads(rows)) / self.gradient_scale
         for row in rows:
+            grad = self.params[row].grad
+            if grad is None:
+                continue
+            norm, num_nan, num_inf = exact_norm(grad)
             self.stats.nonfinite.pop(row, None)
+            if num_nan or num_inf:
+                self.stats.nonfinite[row] = (num_nan, num_inf)
+            self._set_norm(row, math.nan if num_nan else math.inf if num_inf else norm / self.gradient_scale)
         self.stats.finite = not self.stats.nonfinite
         self._sum_up()
 
+    def _set_norm(self, row: int, norm: float) -> None:
+        self.stats.overflowed.pop(row, None)
+        if FLOAT32_MAX < norm < math.inf:
+            self.stats.overflowed[row] = norm
+            norm = FLOAT32_MAX
+        self.stats.norms[row] = norm
+
     def _sum_up(self) -> None:
-        present = self.stats.norms[self.stats.norms != ABSENT].astype(np.float64)
-        self.stats.global_norm = math.sqrt(float(present.dot(present)))
-        self.stats.levels[0] = self.stats.global_norm
+        present = [self.stats.norm(row) for row in self.rows(None)]
+        self.stats.global_norm = math.hypot(*present)
+        self.stats.levels[0] = min(self.stats.global_norm, FLOAT32_MAX) if self.stats.finite else self.stats.global_norm

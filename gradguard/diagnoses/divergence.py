@@ -77,7 +77,7 @@ class Divergence(Diagnosis[DivergenceState]):
             state.first_losses.append(stats.loss)
             state.first_norms.append(stats.global_norm)
         if stats.step < RUNAWAY_STEPS and self._runs_away(state):
-            return state, self._finding(state, stats, losses[-1], losses[-3], "critical", "bad start")
+            return state, self._finding(state, stats, losses[-1], losses[-3], None, "critical", "bad start")
         if len(losses) < NUM_RECENT or stats.step < NUM_RECENT or stats.loss < state.first_losses[0]:
             return state, None
         return state, self._judge(state, stats)
@@ -95,7 +95,8 @@ class Divergence(Diagnosis[DivergenceState]):
         initial = min(state.first_losses[0], _median(state.first_losses))
         recent = _median(state.recent_losses)
         noise = max(state.first_losses) - min(state.first_losses) if min(state.first_losses) <= 0 else 0.0
-        if not recent > initial + (self.ratio - 1.0) * abs(initial) + 3.0 * noise:
+        threshold = initial + (self.ratio - 1.0) * abs(initial) + 3.0 * noise
+        if not recent > threshold:
             return None
         if stats.step - state.last_alarm < REPEAT_AFTER:
             return None
@@ -104,10 +105,17 @@ class Divergence(Diagnosis[DivergenceState]):
         is_running_away = doubles and recent > LOSS_RATIO * abs(initial)
         is_lost_at_once = stats.step < LOST_STEPS and recent > LOST_RATIO * abs(initial)
         severity: Severity = "critical" if grew and (is_running_away or is_lost_at_once) else "info"
-        return self._finding(state, stats, recent, initial, severity, "loss above its start")
+        return self._finding(state, stats, recent, initial, threshold, severity, "loss above its start")
 
     def _finding(
-        self, state: DivergenceState, stats: StepStats, loss: float, initial: float, severity: Severity, kind: str
+        self,
+        state: DivergenceState,
+        stats: StepStats,
+        loss: float,
+        initial: float,
+        threshold: float | None,
+        severity: Severity,
+        kind: str,
     ) -> Finding:
         state.last_alarm = stats.step
         first, now = _median(state.first_norms), _median(state.recent_norms)
@@ -118,7 +126,7 @@ class Divergence(Diagnosis[DivergenceState]):
             statistic="loss",
             value=loss,
             baseline=initial,
-            threshold=self.ratio * initial,
+            threshold=threshold,
             window=NUM_RECENT,
             message=f"The loss went up from {initial:.4g} to {loss:.4g} (gradient norm {first:.3g} -> {now:.3g}).",
             advice="Lower the learning rate by a factor of 10, or warm it up; scale inputs and targets.",

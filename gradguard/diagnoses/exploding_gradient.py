@@ -85,15 +85,15 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
 
     def update(self, state: ExplodingState, stats: StepStats) -> tuple[ExplodingState, Finding | None]:
         window = stats.windows[self.window]
-        if stats.overflowed:
-            return state, self._overflow(state, stats)
-        if stats.lr * stats.global_norm > self.max_update * stats.sgd_reach:
+        if stats.overflowed and (rows := [row for row in stats.overflowed if state.rows[row + 1]]):
+            return state, self._overflow(state, stats, rows)
+        if state.covers_all and stats.finite and stats.lr * stats.global_norm > self.max_update * stats.sgd_reach:
             return state, self._too_far(state, stats)
-        if window.steps < self.warmup:
+        if window.steps < min(self.warmup, self.window):
             return state, self._early(state, stats, window)
         if state.start is None:
             state.start = window.median.copy()
-        hot = stats.levels > self.ratio * window.median
+        hot = stats.levels * np.float32(1.0 / self.ratio) > window.median  # written so that nothing can overflow
         if not hot.any() or not stats.finite:
             return state, None
         return state, self._judge(state, stats, window, np.flatnonzero(hot & state.rows))
@@ -105,7 +105,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         start = state.start
         for row in rows.tolist():
             level, median = float(stats.levels[row]), float(window.median[row])
-            if window.counts[row] < self.warmup:
+            if window.counts[row] < min(self.warmup, self.window):
                 continue
             if start is not None and start[row] == start[row] and level < float(start[row]):
                 continue
@@ -130,7 +130,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         return self._finding(state, stats, window, [0])
 
     def _finding(self, state: ExplodingState, stats: StepStats, window: NormWindow, rows: list[int]) -> Finding:
-        rows = sorted(rows, key=lambda row: -float(stats.levels[row] / window.median[row]))
+        rows = sorted(rows, key=lambda row: -float(stats.levels[row]) / float(window.median[row]))
         is_global = 0 in rows
         row = 0 if is_global else rows[0]
         level = stats.global_norm if row == 0 else float(stats.levels[row])
@@ -141,9 +141,8 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         is_lost_among_others = not is_global and state.covers_all and level < SHARE * float(window.median[0])
         severity: Severity = "critical" if level > self.extreme_ratio * median else "warn"
         if is_global and not names:
-            ratios = stats.norms / window.median[1:]
-            worst = int(np.nanargmax(np.where(stats.norms > 0, ratios, -1.0))) if len(ratios) else 0
-            names = [state.table.names[worst]]
+            usual = np.nan_to_num(window.median[1:].astype(np.float64))
+            names = [state.table.names[int(np.argmax(np.square(stats.norms.astype(np.float64)) - np.square(usual)))]]
         return Finding(
             diagnosis=self.name,
             step=stats.step,
@@ -161,9 +160,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
             indices=() if is_global else members,
         )
 
-    def _too_far(self, state: ExplodingState, stats: StepStats) -> Finding | None:
-        if not state.covers_all or not stats.finite:
-            return None
+    def _too_far(self, state: ExplodingState, stats: StepStats) -> Finding:
         reach = stats.lr * stats.global_norm / stats.sgd_reach
         name = state.table.names[int(np.argmax(stats.norms))]
         return Finding(
@@ -183,8 +180,8 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
             evidence={"scope": "global", "gradient_norm": stats.global_norm, "lr": stats.lr},
         )
 
-    def _overflow(self, state: ExplodingState, stats: StepStats) -> Finding:
-        names = [state.table.names[i] for i in stats.overflowed]
+    def _overflow(self, state: ExplodingState, stats: StepStats, rows: list[int]) -> Finding:
+        names = [state.table.names[i] for i in rows]
         return Finding(
             diagnosis=self.name,
             step=stats.step,

@@ -20,6 +20,8 @@ MIN_DEVIATION = 0.03  # floor of the deviation in ln units, and of the deviation
 MIN_SHARE = 0.3  # a spike below this share of the initial loss is noise around a fitted model
 BROKEN_LOSS = 2.0  # a loss this many times the initial one, worse than no training at all, needs less of a z:
 BROKEN_Z = 0.6  # this share of it
+UNDONE_LOSS = 1.2  # a loss this many times the initial one
+LEARNED_LOSS = 0.6  # in a run that had come down to this share of it is a spike whatever the ratio
 RAISED_LOSS = 3.0  # unless the loss is this many times the initial one
 RAISED_LR = 1.5  # a learning rate this far above the window's usual one explains a higher loss
 
@@ -47,7 +49,8 @@ class LossSpike(Diagnosis[LossSpikeState]):
     what = "The loss of this step is far above everything recent: a bad batch, or an update that broke the model."
     computed = (
         "z = (ln L - median ln L) / max(1.4826 MAD, 0.03) over the window (without logarithms when a loss is not "
-        "positive). Alarm: z > zscore, L above ratio x median, and L above 0.3 of the initial loss. Outliers in up to "
+        "positive). Alarm: z > zscore, L above ratio x median (or back above the initial loss in a run that had halved "
+        "it), and L above 0.3 of the initial loss. Outliers in up to "
         "a tenth of the window do not hide the next one. After a rise of the learning rate L must also be 3 times the "
         "initial loss; a loss twice the initial one needs only 0.6 x zscore."
     )
@@ -76,17 +79,17 @@ class LossSpike(Diagnosis[LossSpikeState]):
         state.rates.append(stats.lr)
         if len(state.rates) > self.window:
             del state.rates[0]
-        if len(losses) < EARLY or not stats.loss > losses.upper:
+        if len(losses) < min(EARLY, self.window) or not stats.loss > losses.upper:
             return state, None
         return state, self._judge(state, stats, losses)
 
     def _judge(self, state: LossSpikeState, stats: StepStats, losses: LossWindow) -> Finding | None:
         loss, median = stats.loss, losses.median
         initial = sorted(state.first)[len(state.first) // 2]
-        if len(losses) < self.warmup:
+        if len(losses) < min(self.warmup, self.window):
             is_spike = losses.minimum > 0 and loss > EARLY_RATIO * losses.maximum and loss > initial
             return self._finding(state, stats, losses, math.nan) if is_spike else None
-        z, rises = self._z(loss, median, losses)
+        z, rises = self._z(loss, median, initial, losses)
         needed = self.zscore if loss < BROKEN_LOSS * initial else BROKEN_Z * self.zscore
         if not (z > needed and rises):
             return None
@@ -97,11 +100,12 @@ class LossSpike(Diagnosis[LossSpikeState]):
             return None
         return self._finding(state, stats, losses, z)
 
-    def _z(self, loss: float, median: float, losses: LossWindow) -> tuple[float, bool]:
+    def _z(self, loss: float, median: float, initial: float, losses: LossWindow) -> tuple[float, bool]:
         """Return (z, whether the rise is large in itself: by the ratio, or beyond the window's own range)."""
         if losses.minimum > 0:
             z = math.log(loss / median) / max(losses.deviation(is_log=True), MIN_DEVIATION)
-            return z, loss > self.ratio * median
+            is_undone = loss > UNDONE_LOSS * initial and median < LEARNED_LOSS * initial
+            return z, loss > self.ratio * median or is_undone
         spread = losses.upper - losses.minimum
         deviation = max(losses.deviation(is_log=False), MIN_DEVIATION * abs(median))
         return (loss - median) / deviation if deviation > 0 else 0.0, loss - losses.upper > spread

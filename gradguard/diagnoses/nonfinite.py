@@ -56,14 +56,20 @@ class Nonfinite(Diagnosis[NonfiniteState]):
         loss_is_bad = stats.has_loss and not math.isfinite(stats.loss)
         if stats.finite and not loss_is_bad and not stats.bad_state:
             return state, None
-        if stats.bad_state and self.where != "batch":
-            return state, self._in_state(state, stats)
+        if stats.bad_state and self.where != "batch" and (names := self._concerned(state, stats.bad_state)):
+            return state, self._in_state(state, stats, names)
         if self.where != "state":
             return state, self._in_batch(state, stats, loss_is_bad)
         return state, None
 
-    def _in_state(self, state: NonfiniteState, stats: StepStats) -> Finding:
-        names = stats.bad_state
+    def _concerned(self, state: NonfiniteState, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the names that the rule looks at; a rule on all parameters also looks at the buffers."""
+        if state.covers_all:
+            return names
+        looked_at = {state.table.names[row] for row in state.rows}
+        return tuple(name for name in names if name in looked_at)
+
+    def _in_state(self, state: NonfiniteState, stats: StepStats, names: tuple[str, ...]) -> Finding:
         advice = (
             "The weights themselves are damaged: skipping batches cannot help, only going back to a good state can."
         )

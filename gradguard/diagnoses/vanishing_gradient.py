@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -65,20 +66,20 @@ class VanishingGradient(Diagnosis[VanishingState]):
         return VanishingState(table, np.array([row for row in rows if table.is_matrix[row]], dtype=np.int64))
 
     def update(self, state: VanishingState, stats: StepStats) -> tuple[VanishingState, Finding | None]:
-        if stats.has_loss and len(state.first_losses) < CHECKS and stats.loss == stats.loss:
+        if stats.has_loss and len(state.first_losses) < CHECKS and math.isfinite(stats.loss):
             state.first_losses.append(stats.loss)
         if stats.step % STRIDE or not stats.finite or len(state.matrices) < 3:
             return state, None
         norms = stats.norms[state.matrices]
         weights = stats.weight_norms[state.matrices]
-        usable = (norms != ABSENT) & (weights > 0)
+        usable = (norms != ABSENT) & (weights > 0) & (weights < np.inf)
         if np.count_nonzero(usable) < 3:
             return state, None
         norms, weights = norms[usable].astype(np.float64), weights[usable].astype(np.float64)
         if not norms[-1] > 0:
             return state, None
         relative = norms / weights
-        state.spreads.append(float(relative.max() / max(relative.min(), 1e-300)))
+        state.spreads.append(float(relative.max()) / max(float(relative.min()), 1e-300))
         state.ratios.append(float(norms[0] / norms[-1]))
         del state.spreads[:-CHECKS], state.ratios[:-CHECKS]
         return state, self._judge(state, stats, relative, state.matrices[usable])

@@ -56,7 +56,7 @@ class ClipNorm(Remedy):
     ) -> Change | None:
         from gradguard import functional
 
-        norm = stats.global_norm if is_everything else float(math.sqrt(sum(float(stats.norms[i]) ** 2 for i in rows)))
+        norm = stats.global_norm if is_everything else math.hypot(*[stats.norm(row) for row in rows])
         limit = resolve_limit(self.max_norm, stats, finding, 0)
         factor = functional.clip_coefficient(norm, limit)
         if not factor < 1.0 or not math.isfinite(norm):
@@ -65,7 +65,7 @@ class ClipNorm(Remedy):
         if is_everything:
             target.scaled_all(factor)
         else:
-            target.scaled(rows, factor)
+            target.scaled(dict.fromkeys(rows, factor))
         return Change(
             summary=f"gradient norm {norm:.3g} -> {norm * factor:.3g}",
             before={"norm": norm},
@@ -75,21 +75,22 @@ class ClipNorm(Remedy):
     def _clip_each(self, target: Target, stats: StepStats, finding: Finding | None, rows: list[int]) -> Change | None:
         from gradguard import functional
 
-        largest, before, after, count = 1.0, 0.0, 0.0, 0
+        factors: dict[int, float] = {}
+        before = after = 0.0
         for row in rows:
-            norm = float(stats.norms[row])
+            norm = stats.norm(row)
             factor = functional.clip_coefficient(norm, resolve_limit(self.max_norm, stats, finding, row + 1))
             if not factor < 1.0 or not math.isfinite(norm):
                 continue
             functional.scale_(target.grads([row]), factor)
-            target.scaled([row], factor)
-            count += 1
-            if factor < largest:
-                largest, before, after = factor, norm, norm * factor
-        if not count:
+            if factor < min(factors.values(), default=1.0):
+                before, after = norm, norm * factor
+            factors[row] = factor
+        if not factors:
             return None
+        target.scaled(factors)
         return Change(
-            summary=f"{count} parameters clipped, the furthest from norm {before:.3g} to {after:.3g}",
+            summary=f"{len(factors)} parameters clipped, the furthest from norm {before:.3g} to {after:.3g}",
             before={"norm": before},
-            after={"norm": after, "factor": largest, "parameters": count},
+            after={"norm": after, "factor": min(factors.values()), "parameters": len(factors)},
         )

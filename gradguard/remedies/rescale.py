@@ -45,7 +45,7 @@ class Rescale(Remedy):
         if rows is None:
             target.scaled_all(self.factor)
         else:
-            target.scaled(members, self.factor)
+            target.scaled(dict.fromkeys(members, self.factor))
         after = target.stats.global_norm
         return Change(
             summary=f"{len(members)} gradients times {self.factor:g}, global norm {before:.3g} -> {after:.3g}",

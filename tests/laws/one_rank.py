@@ -1,7 +1,8 @@
-"""One of two processes that train together: `one_rank.py RANK FOLDER`; what it saw goes to stdout as JSON.
+"""One of two processes that train together: `one_rank.py RANK FOLDER` prints what it saw, a line for each run.
 
-At step 3 only the loss that rank 1 observes is NaN, its gradient is fine; at step 6 the batch of rank 1 is NaN, which
-the reduction spreads to every gradient; at step 9 rank 0 observes an infinite loss, and the ladder ends in a stop.
+In the first run, at step 3 only the loss that rank 1 observes is NaN, its gradient is fine; at step 6 the batch of
+rank 1 is NaN, which the reduction spreads to every gradient; at step 9 rank 0 observes an infinite loss, and the ladder
+ends in a stop. In the second run the guard of rank 1 meets a loss without a value, a fault that it cannot isolate.
 """
 
 import hashlib
@@ -9,6 +10,7 @@ import json
 import math
 import os
 import sys
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -18,13 +20,15 @@ from torch import nn
 import gradguard
 
 
-def main(rank, folder):
-    logger.remove()
-    torch.set_num_threads(1)
+def build():
     torch.manual_seed(0)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def bad_losses(rank, folder):
+    """Return what the rank was told, and a digest of its weights."""
+    model, optimizer = build()
     ladder = [{"after": 2, "within": 100, "do": "stop"}]
     policy = gradguard.Policy(rules=[{"when": "nonfinite", "do": "skip_step", "escalate": ladder}])
     guard = gradguard.attach(model, optimizer, policy, run_dir=f"{folder}/run")
@@ -47,7 +51,30 @@ def main(rank, folder):
         told["findings"] += [(finding.diagnosis, finding.step) for finding in guard.last.findings]
     guard.close()
     weights = b"".join(param.detach().numpy().tobytes() for param in model.parameters())
-    print(json.dumps({**told, "weights": hashlib.sha256(weights).hexdigest()}), flush=True)
+    return {**told, "weights": hashlib.sha256(weights).hexdigest()}
+
+
+def broken_guard(rank):
+    """Return how many steps the rank took."""
+    model, optimizer = build()
+    guard = gradguard.attach(model, optimizer)
+    for step in range(6):
+        optimizer.zero_grad()
+        loss = model(torch.ones(8, 4)).square().mean()
+        loss.backward()
+        guard.observe(torch.tensor(1.0, device="meta") if (rank, step) == (1, 3) else loss)
+        optimizer.step()
+    return 6
+
+
+def main(rank, folder):
+    logger.remove()
+    torch.set_num_threads(1)
+    patience = timedelta(seconds=15)
+    meeting = f"file://{folder}/meeting"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2, timeout=patience)
+    print(json.dumps(bad_losses(rank, folder)), flush=True)
+    print(json.dumps(broken_guard(rank)), flush=True)
     dist.barrier()
     os._exit(0)  # gloo's own threads may outlive the interpreter and then abort the process
 
