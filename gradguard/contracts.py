@@ -213,6 +213,8 @@ class Registry(Generic[C]):
         """
         if not cls.name:
             raise GradguardError(f"{cls.__qualname__} has no name; set the class variable `name`")
+        if not cls.__module__.startswith(self.package):
+            self._walk()  # so that the name of a shipped one is refused here, not when that one is imported
         known = self._classes.get(cls.name)
         if known is not None and known.__qualname__ + known.__module__ != cls.__qualname__ + cls.__module__:
             raise GradguardError(

@@ -165,6 +165,7 @@ class Guard:
     def before_step(self, loss: Any) -> None:
         """See `StepListener`."""
         if self._is_off:
+            self._pipeline.keep_pace()
             return
         if loss is not None and not self._losses:
             self._losses.append(loss)
@@ -173,6 +174,7 @@ class Guard:
                 self._pipeline.notice_scaler((), is_every_step_observed=False)
             self._pipeline.before_step(self._losses, self._sample_ids)
         except Exception as error:
+            self._pipeline.keep_pace()
             self._give_up(error)
         self._report = None
         self._losses = []

@@ -72,6 +72,7 @@ class Pipeline:
         if "snapshots" in needs:
             self.target.snapshots = Snapshots(model, optimizer, options.every, options.max_memory_share)
         self.exchange = Exchange(self.monitor.params[0].device) if Exchange.is_needed() else None
+        self._has_agreed = False
         self.watch = ResetWatch(self.monitor.params)
         self.periodic = Periodic(policy, self.monitor, self.target, self.intervening.outcomes, recorder)
         self.start_versions: list[int] = []
@@ -94,6 +95,7 @@ class Pipeline:
         """
         stats, target = self.stats, self.target
         stats.step = self.step
+        self._has_agreed = False
         target.begin()
         if self.findings or self.records:
             self.findings, self.records = [], []
@@ -104,7 +106,7 @@ class Pipeline:
             self._check_for_loaded_weights()
         self._read(losses)
         if not stats.finite or (stats.has_loss and not math.isfinite(stats.loss)):
-            if not stats.found_inf:
+            if not stats.found_inf and not stats.bad_state:
                 stats.bad_state = self.monitor.nonfinite_parameters()
         found = self.judgement.judge(stats)
         if found or self._always or target.effects:
@@ -193,6 +195,13 @@ class Pipeline:
         self.monitor.measure(stats, inverse_scale)
         if self.exchange is not None:
             self.exchange.agree(stats)
+            self._has_agreed = True
+
+    def keep_pace(self) -> None:
+        """Take part in the exchange of a step that this rank does not judge, so that the others do not wait for it."""
+        if self.exchange is not None and not self._has_agreed:
+            self.exchange.agree(StepStats(0))
+        self._has_agreed = False
 
     def _act(self, found: list[tuple[Rule, Finding]], sample_ids: SampleIds) -> None:
         """Carry out what the findings and the rules for every step call for."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from reference import FLOAT32_MAX
+
 from gradguard.judgement import Judgement
 from gradguard.policy.schema import Policy
 from gradguard.records import Finding
 from gradguard.stats import ABSENT, ParameterTable, StepStats
-from reference import FLOAT32_MAX
 
 
 def make_table(num_parameters: int, shape: tuple[int, ...] = (2, 2)) -> ParameterTable:
@@ -32,7 +33,9 @@ def fill(stats: StepStats, norms: Sequence[float | None]) -> None:
     stats.finite = not stats.nonfinite
     present = [norm for norm in norms if norm is not None]
     stats.overflowed = tuple(i for i, norm in enumerate(norms) if norm is not None and FLOAT32_MAX < norm < math.inf)
-    stats.norms[:] = [ABSENT if norm is None else norm if not norm < math.inf else min(norm, FLOAT32_MAX) for norm in norms]
+    stats.norms[:] = [
+        ABSENT if norm is None else norm if not norm < math.inf else min(norm, FLOAT32_MAX) for norm in norms
+    ]
     has_nan = any(math.isnan(norm) for norm in present)
     stats.global_norm = math.nan if has_nan else math.hypot(*present)
     stats.levels[0] = stats.global_norm if not stats.finite else min(stats.global_norm, FLOAT32_MAX)
@@ -47,7 +50,9 @@ class Feed:
         shape: of every parameter.
     """
 
-    def __init__(self, *rules: dict, num_parameters: int = 3, shape: tuple[int, ...] = (2, 2), horizon: int = 50) -> None:
+    def __init__(
+        self, *rules: dict, num_parameters: int = 3, shape: tuple[int, ...] = (2, 2), horizon: int = 50
+    ) -> None:
         self.policy = Policy.model_validate({"rules": list(rules), "sinks": [], "horizon": horizon})
         self.faults: list[str] = []
         self.table = make_table(num_parameters, shape)
@@ -56,9 +61,13 @@ class Feed:
         self.judgement = self.fresh_judgement()
 
     def fresh_judgement(self) -> Judgement:
-        return Judgement(self.policy, self.table, self.policy.horizon, lambda what, error: self.faults.append(repr(error)))
+        return Judgement(
+            self.policy, self.table, self.policy.horizon, lambda what, error: self.faults.append(repr(error))
+        )
 
-    def step(self, norms: Sequence[float | None] | float = 1.0, loss: float | None = None, **fields: object) -> list[Finding]:
+    def step(
+        self, norms: Sequence[float | None] | float = 1.0, loss: float | None = None, **fields: object
+    ) -> list[Finding]:
         """Return what is found at the next step, which is then learned from.
 
         Args:
@@ -79,7 +88,9 @@ class Feed:
         assert not self.faults, self.faults
         return [finding for _, finding in found]
 
-    def repeat(self, times: int, norms: Sequence[float | None] | float = 1.0, loss: float | None = None) -> list[Finding]:
+    def repeat(
+        self, times: int, norms: Sequence[float | None] | float = 1.0, loss: float | None = None
+    ) -> list[Finding]:
         """Return what is found in so many equal steps."""
         return [finding for _ in range(times) for finding in self.step(norms, loss)]
 

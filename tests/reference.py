@@ -95,7 +95,10 @@ class ExplodingGradient:
         self.zscore, self.ratio, self.extreme_ratio = zscore, ratio, extreme_ratio
         self.window, self.warmup, self.max_update = window, warmup, max_update
         self.sees_all = rows is None
-        self.rows = [*([0] if rows is None else []), *(row + 1 for row in (range(num_parameters) if rows is None else rows))]
+        self.rows = [
+            *([0] if rows is None else []),
+            *(row + 1 for row in (range(num_parameters) if rows is None else rows)),
+        ]
         self.history = [NormHistory() for _ in range(num_parameters + 1)]
         self.start: list[float] | None = None
         self.hot_at = -10

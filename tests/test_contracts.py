@@ -37,7 +37,9 @@ CHOSEN = {
     "stale_gradients": {"steps": 2},
 }
 
-every_component = pytest.mark.parametrize("cls", [cls for registry in REGISTRIES for cls in registry], ids=lambda c: c.name)
+every_component = pytest.mark.parametrize(
+    "cls", [cls for registry in REGISTRIES for cls in registry], ids=lambda c: c.name
+)
 every_diagnosis = pytest.mark.parametrize("cls", list(DIAGNOSES), ids=lambda c: c.name)
 
 
@@ -93,7 +95,10 @@ def test_a_component_is_one_file_named_like_it_with_one_public_class(cls):
     public = [
         value
         for name, value in vars(module).items()
-        if inspect.isclass(value) and value.__module__ == module.__name__ and issubclass(value, Component) and value.name
+        if inspect.isclass(value)
+        and value.__module__ == module.__name__
+        and issubclass(value, Component)
+        and value.name
     ]
     assert public == [cls]
 
@@ -118,7 +123,9 @@ def test_every_option_is_documented_and_no_other(cls):
     assert set(described) == set(cls.model_fields)
     assert all(described.values())
     _, _, section = inspect.getdoc(cls).partition("Args:\n")
-    documented = [line.split(":")[0].strip() for line in section.splitlines() if line.startswith("    ") and line[4] != " "]
+    documented = [
+        line.split(":")[0].strip() for line in section.splitlines() if line.startswith("    ") and line[4] != " "
+    ]
     assert set(documented) == set(cls.model_fields)
 
 
@@ -148,7 +155,9 @@ def test_the_long_form_of_a_component_is_the_component(cls):
 
 
 @every_component
-@pytest.mark.parametrize("send", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))], ids=["copy", "pickle"])
+@pytest.mark.parametrize(
+    "send", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))], ids=["copy", "pickle"]
+)
 def test_a_component_can_be_sent_to_another_process(cls, send):
     component = build(cls)
     assert send(component) == component
@@ -222,7 +231,9 @@ def test_a_state_keeps_nothing_that_the_next_step_overwrites(cls):
     for norms, loss, fields in eventful_steps(4):
         feed.step(norms, loss, **fields)
         shared = [feed.stats.levels, feed.stats.weight_norms]
-        shared += [array for window in feed.judgement.windows.values() for array in (window.ring, window.median, window.counts)]
+        shared += [
+            array for window in feed.judgement.windows.values() for array in (window.ring, window.median, window.counts)
+        ]
         for array in arrays_in(feed.judgement.entries[0].state):
             assert not any(np.shares_memory(array, other) for other in shared)
 
@@ -233,7 +244,11 @@ def test_a_diagnosis_changes_nothing_that_it_is_shown(cls):
     diagnosis, state = build(cls), build(cls).init(feed.table, range(4))
     for norms, loss, fields in eventful_steps(4):
         feed.step(norms, loss, **fields)
-        shown = {name: getattr(feed.stats, name) for name in feed.stats.__slots__ if name not in ("windows", "losses", "norms")}
+        shown = {
+            name: getattr(feed.stats, name)
+            for name in feed.stats.__slots__
+            if name not in ("windows", "losses", "norms")
+        }
         before = pickle.dumps([shown, feed.judgement.state_dict()])
         state, _ = diagnosis.update(state, feed.stats)
         assert pickle.dumps([shown, feed.judgement.state_dict()]) == before

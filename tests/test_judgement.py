@@ -178,7 +178,11 @@ def words(found):
 @settings(LAW, max_examples=25)
 @given(histories(), loss_histories(), st.integers(0, 60), st.sampled_from(["copy", "plain", "pickle"]))
 def test_a_judgement_saved_at_any_step_goes_on_as_an_uninterrupted_one(history, losses, cut, how):
-    send = {"copy": copy.deepcopy, "plain": lambda s: from_plain(to_plain(s)), "pickle": lambda s: pickle.loads(pickle.dumps(s))}
+    send = {
+        "copy": copy.deepcopy,
+        "plain": lambda s: from_plain(to_plain(s)),
+        "pickle": lambda s: pickle.loads(pickle.dumps(s)),
+    }
     whole = Feed(*EVERYTHING, num_parameters=len(history[0]))
     expected = run(whole, history, losses)
 
@@ -303,12 +307,18 @@ def test_a_state_from_after_a_diagnosis_broke_can_be_resumed():
 
 def test_every_window_that_a_rule_reads_is_kept():
     feed = Feed(
-        {"name": "a", "when": {"exploding_gradient": {"window": 30}}, "do": {"clip_norm": {"max_norm": {"median_times": 2, "window": 7}}}},
+        {
+            "name": "a",
+            "when": {"exploding_gradient": {"window": 30}},
+            "do": {"clip_norm": {"max_norm": {"median_times": 2, "window": 7}}},
+        },
         {
             "name": "b",
             "when": {"loss_spike": {"window": 9}},
             "do": "notify",
-            "escalate": [{"after": 1, "within": 1, "do": {"keep_clipping": {"max_norm": {"median_times": 2, "window": 11}}}}],
+            "escalate": [
+                {"after": 1, "within": 1, "do": {"keep_clipping": {"max_norm": {"median_times": 2, "window": 11}}}}
+            ],
         },
         {"name": "c", "when": "always", "do": {"clip_norm": {"max_norm": {"median_times": 2, "window": 13}}}},
         horizon=21,

@@ -25,7 +25,9 @@ ADAPTER = TypeAdapter(AnyRecord)
 FINDING = Finding(diagnosis="nonfinite", step=3, parameters=("a",), num_parameters=1, indices=(0,))
 CHANGE = Change(summary="norm 4 -> 1", before={"norm": 4.0}, after={"norm": 1.0})
 RECORDS = [
-    Intervention(rule="r", diagnosis="nonfinite", remedy="skip_step", finding=FINDING, change=CHANGE, sample_ids=(1, "b")),
+    Intervention(
+        rule="r", diagnosis="nonfinite", remedy="skip_step", finding=FINDING, change=CHANGE, sample_ids=(1, "b")
+    ),
     Withheld(rule="r", diagnosis="nonfinite", remedy="rollback", reason="unavailable", detail="none", finding=FINDING),
     Outcome(of=0, verdict="helped", recurrences=2, loss_before=1.5, horizon=50),
     Event(event="attached", message="hello", data={"notes": ["a"], "count": 3}),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from gradguard.contracts import REMEDIES, Remedy
+from gradguard.contracts import REMEDIES, Remedy, Unavailable
 from gradguard.records import Change, Finding
 
 
@@ -101,6 +101,8 @@ class ScaleLR(Remedy):
         if not isinstance(effect, LearningRateFactor):
             effect = target.effects[self.name] = LearningRateFactor()
         step = target.stats.step
+        if not all("lr" in group for group in target.optimizer.param_groups):
+            raise Unavailable("the optimizer's param groups have no learning rate")
         groups = None if rows is None else sorted({target.table.groups[row] for row in rows})
         index = groups[0] if groups else 0
         old = effect.factor(index, step)

@@ -54,7 +54,7 @@ def test_any_sequence_of_good_and_bad_steps_is_counted_exactly_and_ends_finite(b
     assert run.is_finite
 
 
-@pytest.mark.parametrize("every", [3, 4, 10])
+@pytest.mark.parametrize("every", [2, 3, 4, 10])
 def test_by_default_a_share_of_bad_batches_is_borne(every):
     bad = set(range(every - 1, 200, every))
     run = train(one_weight(bad), 200)
@@ -62,9 +62,8 @@ def test_by_default_a_share_of_bad_batches_is_borne(every):
     assert run.applied == [step for step in range(200) if step not in bad]
 
 
-@pytest.mark.parametrize("bad", [set(range(40, 4000)), set(range(1, 4000, 2))], ids=["for good", "every other"])
-def test_by_default_a_run_without_hope_is_stopped_loudly_and_soon(bad, lines):
-    run = train(one_weight(bad), 400)
+def test_by_default_a_run_without_hope_is_stopped_loudly_and_soon(lines):
+    run = train(one_weight(set(range(40, 4000))), 400)
     assert run.stopped is not None
     assert run.stopped.finding.diagnosis == "nonfinite"
     assert len(run.losses) < 150

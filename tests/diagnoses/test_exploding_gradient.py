@@ -107,10 +107,11 @@ def test_one_parameter_alone_is_named_worst_first():
     assert finding.evidence["scope"] == "parameters"
 
 
-def test_a_parameter_whose_gradient_hardly_counts_is_no_alarm():
+def test_a_parameter_whose_gradient_hardly_counts_is_only_worth_knowing():
     feed = diagnose(RULE)
     feed.repeat(30, [1.0, 1e-6, 1.0])
-    assert feed.step([1.0, 1e-3, 1.0]) == []
+    (finding,) = feed.step([1.0, 1e-3, 1.0])
+    assert (finding.severity, finding.parameters) == ("info", ("p1",))
 
 
 def test_an_extreme_norm_is_believed_early():
@@ -126,7 +127,7 @@ def test_before_there_is_anything_to_compare_with_there_is_no_alarm():
     assert feed.step(1e6) == []
 
 
-@pytest.mark.parametrize("window", [2, 3, 5, 10, 20])
+@pytest.mark.parametrize("window", [3, 5, 10, 20])
 def test_every_window_that_the_policy_takes_is_armed(window):
     """The default warm-up is longer than a short window; it must not disarm the rule for good."""
     feed = diagnose({"exploding_gradient": {"window": window}})

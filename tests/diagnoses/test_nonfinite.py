@@ -68,7 +68,9 @@ def test_damage_to_the_model_is_graver_than_a_bad_batch():
 
 
 @pytest.mark.parametrize(
-    ("where", "found"), [("batch", ["gradient"]), ("state", ["state"]), ("any", ["state"])], ids=["batch", "state", "any"]
+    ("where", "found"),
+    [("batch", ["gradient"]), ("state", ["state"]), ("any", ["state"])],
+    ids=["batch", "state", "any"],
 )
 def test_a_rule_may_look_at_the_batch_or_the_model_only(where, found):
     findings = diagnose({"nonfinite": {"where": where}}).step(math.nan, bad_state=("p0",))

@@ -74,7 +74,9 @@ def test_before_the_weights_were_sampled_there_is_nothing_to_compare_with():
     assert run(DYING, weights=np.nan) == []
 
 
-@pytest.mark.parametrize("weights", [[np.nan, 1.0, 1.0], [0.0, 1.0, 1.0], [np.inf, 1.0, 1.0]], ids=["nan", "zero", "inf"])
+@pytest.mark.parametrize(
+    "weights", [[np.nan, 1.0, 1.0], [0.0, 1.0, 1.0], [np.inf, 1.0, 1.0]], ids=["nan", "zero", "inf"]
+)
 def test_a_layer_whose_weights_have_no_usable_norm_is_left_out(weights):
     assert run(DYING, weights=weights) == []
     (finding,) = run([1e-6, *DYING], weights=[weights[0], 1.0, 1.0, 1.0])
@@ -112,7 +114,8 @@ def test_a_healthy_check_starts_the_count_afresh():
 
 def test_the_limits_are_those_of_the_policy():
     feed = Feed(
-        {"when": {"vanishing_gradient": {"max_spread": 1.2, "min_first_to_last": 0.9}}, "do": "notify"}, num_parameters=3
+        {"when": {"vanishing_gradient": {"max_spread": 1.2, "min_first_to_last": 0.9}}, "do": "notify"},
+        num_parameters=3,
     )
     feed.stats.weight_norms[:] = 1.0
     assert [finding for step in range(60) for finding in feed.step(HEALTHY, 1.0)]

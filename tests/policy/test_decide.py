@@ -213,7 +213,9 @@ def test_observing_records_what_would_have_been_done():
 @given(st.lists(st.integers(1, 8), max_size=20))
 def test_observing_climbs_the_ladder_as_enforcing_does(gaps):
     steps = [sum(gaps[:i]) for i in range(1, len(gaps) + 1)]
-    enforced, observed = (run(policy(rule(escalate=LADDER, cooldown=2), mode=mode), steps) for mode in ("enforce", "observe"))
+    enforced, observed = (
+        run(policy(rule(escalate=LADDER, cooldown=2), mode=mode), steps) for mode in ("enforce", "observe")
+    )
     assert [d.histories for d in enforced] == [d.histories for d in observed]
 
 

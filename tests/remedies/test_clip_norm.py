@@ -210,7 +210,9 @@ def test_the_limit_is_on_gradients_without_their_loss_scale():
 
 
 def test_repeated_entries_of_a_sparse_gradient_count_together():
-    grad = torch.sparse_coo_tensor(torch.tensor([[0, 0, 2]]), torch.tensor([3.0, 3.0, 8.0]), (4,), check_invariants=True)
+    grad = torch.sparse_coo_tensor(
+        torch.tensor([[0, 0, 2]]), torch.tensor([3.0, 3.0, 8.0]), (4,), check_invariants=True
+    )
     model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(4))])
     model[0].grad = grad
     target = aim_at(model, torch.optim.SparseAdam(model.parameters(), lr=0.1))

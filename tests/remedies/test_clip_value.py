@@ -90,7 +90,9 @@ def test_an_infinite_entry_becomes_the_limit_and_a_nan_stays_bad():
 
 
 def test_repeated_entries_of_a_sparse_gradient_are_clamped_as_their_sum():
-    grad = torch.sparse_coo_tensor(torch.tensor([[0, 0, 2]]), torch.tensor([3.0, -2.5, 8.0]), (4,), check_invariants=True)
+    grad = torch.sparse_coo_tensor(
+        torch.tensor([[0, 0, 2]]), torch.tensor([3.0, -2.5, 8.0]), (4,), check_invariants=True
+    )
     target = aim(torch.zeros(4))
     target.params[0].grad = grad
     target.stats.norms[0] = 8.0

@@ -21,6 +21,12 @@ def rates(target):
     return [float(group["lr"]) for group in target.optimizer.param_groups]
 
 
+def goes_on(effect, target, step):
+    """What the guard does with an effect after a step."""
+    effect.take_off(target)
+    return effect.goes_on(step + 1)
+
+
 def steps(target, count, first=0):
     """Return the rates that torch's step would see at so many steps, as the pipeline drives the effects."""
     seen = []
@@ -28,7 +34,7 @@ def steps(target, count, first=0):
         for effect in target.effects.values():
             effect.before_step(target, step)
         seen.append(rates(target))
-        for name in [name for name, effect in target.effects.items() if not effect.after_step(target, step)]:
+        for name in [name for name, effect in target.effects.items() if not goes_on(effect, target, step)]:
             del target.effects[name]
     return seen
 
@@ -135,7 +141,7 @@ def test_a_rate_that_someone_sets_during_the_step_is_theirs():
     effect = target.effects["scale_lr"]
     effect.before_step(target, 0)
     target.optimizer.param_groups[0]["lr"] = 0.7
-    effect.after_step(target, 0)
+    goes_on(effect, target, 0)
     assert rates(target) == [0.7]
 
 
@@ -146,7 +152,7 @@ def test_a_factor_is_put_on_once_however_often_it_is_asked_for():
     for _ in range(3):
         effect.before_step(target, 0)
     assert rates(target) == [0.05]
-    effect.after_step(target, 0)
+    goes_on(effect, target, 0)
     assert rates(target) == [0.1]
 
 
@@ -182,9 +188,7 @@ def test_an_optimizer_without_a_learning_rate_says_so_and_training_goes_on():
                     param.data.sub_(param.grad, alpha=0.01)
 
     model = nn.Linear(2, 1)
-    policy = gradguard.Policy(
-        rules=[{"when": "nonfinite", "do": ["notify", {"scale_lr": {"factor": 0.5}}]}], sinks=[]
-    )
+    policy = gradguard.Policy(rules=[{"when": "nonfinite", "do": ["notify", {"scale_lr": {"factor": 0.5}}]}], sinks=[])
     optimizer = Plain(model.parameters())
     with gradguard.attach(model, optimizer, policy) as guard:
         model(torch.full((1, 2), math.nan)).sum().backward()
