@@ -93,7 +93,7 @@ class ExplodingGradient:
 
     def __init__(self, num_parameters, rows=None, *, zscore, ratio, extreme_ratio, window, warmup, max_update=10.0):
         self.zscore, self.ratio, self.extreme_ratio = zscore, ratio, extreme_ratio
-        self.window, self.warmup, self.max_update = window, warmup, max_update
+        self.window, self.warmup, self.max_update = window, min(warmup, window), max_update
         self.sees_all = rows is None
         self.rows = [
             *([0] if rows is None else []),
@@ -101,7 +101,7 @@ class ExplodingGradient:
         ]
         self.history = [NormHistory() for _ in range(num_parameters + 1)]
         self.start: list[float] | None = None
-        self.hot_at = -10
+        self.hot_at = {row: -10 for row in self.rows}
 
     def step(self, step: int, levels: Sequence[float], lr: float = 0.0, reach: float = math.inf) -> Alarm | None:
         """Judge one step and then learn from it.
@@ -140,29 +140,27 @@ class ExplodingGradient:
         for row in self.rows:
             level, median = levels[row], lower_median(usual[row])
             counts = len(usual[row]) >= self.warmup and not level < start[row]
-            if row > 0:
-                counts = counts and level >= exploding_module.SHARE * lower_median(usual[0])
             if not counts or not level > self.ratio * median:
                 continue
             logs = [math.log(value) for value in usual[row]]
             z = math.log(level / median) / max(deviation(logs), exploding_module.MIN_DEVIATION)
             is_extreme = level > self.extreme_ratio * median
-            if row > 0:
+            if row > 0 and self.sees_all:
                 if is_extreme and z > exploding_module.PARAMETER_Z * self.zscore:
                     alarmed.append(row)
             elif z > self.zscore:
-                if is_extreme or step - self.hot_at <= 2:
+                if is_extreme or step - self.hot_at[row] <= 2:
                     alarmed.append(row)
                 if not is_extreme:
-                    self.hot_at = step
+                    self.hot_at[row] = step
         return Alarm("level", tuple(alarmed)) if alarmed else None
 
 
 class LossSpike:
     """The definition of `loss_spike`."""
 
-    def __init__(self, *, zscore, window, warmup):
-        self.zscore, self.window, self.warmup = zscore, window, warmup
+    def __init__(self, *, zscore, window, warmup, ratio=3.0):
+        self.zscore, self.window, self.warmup, self.ratio = zscore, window, min(warmup, window), ratio
         self.losses: list[float] = []
         self.rates: list[float] = []
 
@@ -178,13 +176,16 @@ class LossSpike:
         return is_spike
 
     def _is_spike(self, loss: float, lr: float, recent: list[float], initial: float) -> bool:
-        if len(recent) < spike_module.EARLY or not loss > percentile_90(recent):
+        if len(recent) < min(spike_module.EARLY, self.window) or not loss > percentile_90(recent):
             return False
         if len(recent) < self.warmup:
             return min(recent) > 0 and loss > spike_module.EARLY_RATIO * max(recent) and loss > initial
         median, least = lower_median(recent), spike_module.MIN_DEVIATION
         if min(recent) > 0:
             z = math.log(loss / median) / max(deviation([math.log(value) for value in recent]), least)
+            is_undone = loss > spike_module.UNDONE_LOSS * initial and median < spike_module.LEARNED_LOSS * initial
+            if not (loss > self.ratio * median or is_undone):
+                return False
         else:
             scale = max(deviation(recent), least * abs(median))
             z = (loss - median) / scale if scale > 0 else 0.0
@@ -192,7 +193,10 @@ class LossSpike:
                 return False
         rates = sorted(self.rates[-self.window :])
         was_raised = lr > spike_module.RAISED_LR * rates[len(rates) // 2]
-        return z > self.zscore and loss >= spike_module.MIN_SHARE * initial and not (was_raised and loss < initial)
+        if loss < spike_module.MIN_SHARE * initial or (was_raised and loss < spike_module.RAISED_LOSS * initial):
+            return False
+        is_worse_than_none = not loss < spike_module.BROKEN_LOSS * initial
+        return z > (spike_module.BROKEN_Z * self.zscore if is_worse_than_none else self.zscore)
 
 
 class Divergence:
@@ -226,11 +230,12 @@ class Divergence:
         if step - self.last_alarm < divergence_module.REPEAT_AFTER:
             return None
         first, recent = self.losses[:5], self.losses[-10:]
-        initial, level = lower_median(first), lower_median(recent)
+        initial, level = min(first[0], lower_median(first)), lower_median(recent)
         noise = max(first) - min(first) if min(first) <= 0 else 0.0
         if not level > initial + (self.ratio - 1.0) * abs(initial) + 3.0 * noise:
             return None
-        has_grown = lower_median(self.norms[-10:]) > divergence_module.GRADIENT_RATIO * lower_median(self.norms[:5])
+        has_grown = lower_median(self.norms[-10:]) > divergence_module.GRADIENT_RATIO * self.norms[0]
         still_rises = lower_median(recent[5:]) > 2.0 * lower_median(recent[:5])
         is_far = level > divergence_module.LOSS_RATIO * abs(initial)
-        return "critical" if has_grown and still_rises and is_far else "info"
+        is_lost = step < divergence_module.LOST_STEPS and level > divergence_module.LOST_RATIO * abs(initial)
+        return "critical" if has_grown and ((still_rises and is_far) or is_lost) else "info"

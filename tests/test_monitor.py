@@ -125,7 +125,7 @@ def test_finite_entries_whose_norm_is_beyond_float32_are_finite():
 def test_finite_entries_whose_norm_is_beyond_float64_are_finite_and_no_nan():
     stats = measured(watch(torch.full((100,), 1e308, dtype=torch.float64), torch.ones(1, dtype=torch.float64)))
     assert (stats.finite, list(stats.overflowed)) == (True, [0])
-    assert stats.global_norm == math.inf
+    assert stats.global_norm > 1e308
     assert stats.levels[0] == FLOAT32_MAX
 
 

@@ -22,12 +22,14 @@ class LearningRateFactor:
 
     Args:
         cuts: [factor, step of the cut, recovery steps or 0, param groups or None for all].
+        floor: the product of all cuts of a group counts as at least this.
     """
 
     remedy = "scale_lr"
 
-    def __init__(self, cuts: list[list[Any]] | None = None) -> None:
+    def __init__(self, cuts: list[list[Any]] | None = None, floor: float = 0.0) -> None:
         self.cuts = cuts or []
+        self.floor = floor
         self._saved: list[tuple[dict[str, Any], Any, Any]] = []
 
     def factor(self, group: int, step: int) -> float:
@@ -39,7 +41,7 @@ class LearningRateFactor:
         for factor, since, recover, groups in self.cuts:
             if groups is None or group in groups:
                 product *= factor ** max(0.0, 1.0 - (step - since) / recover) if recover else factor
-        return product
+        return max(product, min(self.floor, 1.0)) if product < 1.0 else product
 
     def before_step(self, target: Target, step: int) -> None:
         """Scale the learning rates."""
@@ -69,7 +71,7 @@ class LearningRateFactor:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the cuts in force."""
-        return {"cuts": [list(cut) for cut in self.cuts]}
+        return {"cuts": [list(cut) for cut in self.cuts], "floor": self.floor}
 
 
 @REMEDIES.register
@@ -106,8 +108,8 @@ class ScaleLR(Remedy):
         groups = None if rows is None else sorted({target.table.groups[row] for row in rows})
         index = groups[0] if groups else 0
         old = effect.factor(index, step)
-        factor = max(self.factor, min(1.0, self.min_factor / old)) if self.factor < 1.0 else self.factor
-        effect.cuts.append([factor, step, self.recover_steps, groups])
+        effect.cuts.append([self.factor, step, self.recover_steps, groups])
+        effect.floor = max(effect.floor, self.min_factor)
         new = effect.factor(index, step)
         rate = float(target.optimizer.param_groups[index]["lr"])
         recovery = f", back over {self.recover_steps} steps" if self.recover_steps else ""
@@ -120,4 +122,4 @@ class ScaleLR(Remedy):
     @classmethod
     def restore_effect(cls, state: dict[str, Any]) -> LearningRateFactor:
         """Return the effect that a saved state describes."""
-        return LearningRateFactor([list(cut) for cut in state["cuts"]])
+        return LearningRateFactor([list(cut) for cut in state["cuts"]], float(state["floor"]))
