@@ -20,6 +20,7 @@ from gradguard.stats import ABSENT, ParameterTable, StepStats
 
 
 FLOAT64_MAX = float(np.finfo(np.float64).max)
+DOUBLE = (torch.float64, torch.complex128)
 LARGEST_SQUARABLE = math.sqrt(FLOAT32_MAX)
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")  # added to names by DDP, torch.compile and FSDP1
 
@@ -157,7 +158,8 @@ class Monitor:
             wide[wide == ABSENT] = 0.0
         total = math.sqrt(float(wide.dot(wide)))
         stats.finite = True
-        stats.overflowed = {}
+        stats.overflowed = ()
+        stats.exact_norms = {}
         stats.nonfinite = {}
         if not total < math.inf:
             total = self._look_closer(grads, stats, wide, inverse_scale)
@@ -182,8 +184,9 @@ class Monitor:
                 stats.norms[row] = math.nan if num_nan else math.inf
             else:
                 wide[row] = min(norm * inverse, FLOAT64_MAX)
-                if wide[row] > LARGEST_SQUARABLE:  # else it was only the loss scale that made the squares overflow
-                    stats.overflowed[row] = float(wide[row])
+                stats.exact_norms[row] = float(wide[row])
+                if grad.dtype not in DOUBLE and wide[row] > LARGEST_SQUARABLE:  # else only the loss scale made it so
+                    stats.overflowed += (row,)
                 stats.norms[row] = min(wide[row], FLOAT32_MAX)
         if stats.nonfinite:
             stats.finite = False
@@ -199,8 +202,9 @@ class Monitor:
         """
         stats.weight_norms = grad_norms([param.detach() for param in self.params])
         total = float(np.linalg.norm(stats.weight_norms.astype(np.float64)))
+        usual = math.sqrt(2.0 * sum(shape[0] for shape in self.table.shapes if len(shape) >= 2))  # He initialisation
         if isinstance(self.optimizer, torch.optim.SGD) and 0 < total < math.inf:
-            stats.sgd_reach = total
+            stats.sgd_reach = max(total, usual)
         stats.bad_state = self.nonfinite_state()
 
     def nonfinite_parameters(self) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from gradguard.stats import StepStats
 
 
+NO_BASELINE = "no_baseline"  # in a finding's evidence: the rolling median is no measure of what is normal
+FEWEST = 5  # norms that a rolling median must be made of
 SAFE_UPDATE = 0.05  # SGD update over weights, norms; healthy set-ups stay below 0.2 even in their first steps
 
 
@@ -48,8 +50,9 @@ def resolve_limit(limit: float | MedianTimes, stats: StepStats, finding: Finding
     """Return a limit as a number, for one row of `stats.levels` (0 is the global norm) at this step."""
     if not isinstance(limit, MedianTimes):
         return limit
-    median = float(stats.windows[limit.window].median[row])
-    if not median > 0 or (finding is not None and finding.baseline is None):
+    window = stats.windows[limit.window]
+    median = float(window.median[row])
+    if not median > 0 or window.counts[row] < FEWEST or (finding is not None and NO_BASELINE in finding.evidence):
         reach = SAFE_UPDATE * stats.sgd_reach / stats.lr if stats.lr > 0 else math.inf
         return reach if reach < math.inf else limit.fallback
     return limit.median_times * median

@@ -281,8 +281,21 @@ class Pipeline:
 
     def finish(self) -> None:
         """Write down what still waits for its judgement, and let go of the hooks."""
+        if self.step and not self.target.is_stopped:
+            self._look_once_more()
         self.periodic.give_up(self.step, self.judgement)
         self.watch.close()
+
+    def _look_once_more(self) -> None:
+        """Judge what the very last step left: nothing measures it otherwise."""
+        stats = self.stats
+        stats.bad_state = self.monitor.nonfinite_parameters()
+        if stats.bad_state:
+            stats.step, stats.has_loss, stats.finite, stats.is_stale = self.step, False, True, False
+            self.target.begin()
+            found = self.judgement.judge(stats)
+            self.findings = [finding for _, finding in found]
+            self.records = self.intervening.act(found, ())
 
     def _read_parameters(self) -> None:
         self.target.params = self.monitor.params

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,22 @@ import numpy as np
 from gradguard.stats import FloatArray
 
 
+OUTLIERS = 3  # that do not hide the next one: as many as there may be before a rule climbs its ladder
 MAD_TO_SIGMA = 1.4826  # makes the median absolute deviation agree with the standard deviation of a normal distribution
+
+
+def largest_but_outliers(ordered: Sequence[float]) -> float:
+    """Return the largest of ascending values but for three outliers (fewer in a short window), NaN of nothing.
+
+    What comes back more often is no outlier but a habit: a second task, say, or a new level.
+
+    Example:
+        >>> largest_but_outliers([1.0] * 20 + [9.0, 9.0, 9.0])
+        1.0
+        >>> largest_but_outliers([1.0] * 20 + [9.0, 9.0, 9.0, 9.0])
+        9.0
+    """
+    return ordered[-1 - min(OUTLIERS, len(ordered) // 5)] if ordered else math.nan
 
 
 class NormWindow:
@@ -72,6 +88,11 @@ class NormWindow:
         if logs.size == 0:
             return math.nan
         return float(MAD_TO_SIGMA * np.median(np.abs(logs - np.median(logs))))
+
+    def upper(self, row: int) -> float:
+        """Return the largest accepted value in one row's window but for outliers, NaN when there is none."""
+        values = self.ring[row, : self.steps]
+        return largest_but_outliers(sorted(values[np.isfinite(values)].tolist()))
 
     def maximum(self, row: int) -> float:
         """Return the largest accepted value in one row's window, NaN when there is none."""
@@ -140,8 +161,8 @@ class LossWindow:
 
     @property
     def upper(self) -> float:
-        """The 90th percentile, which up to a tenth of outliers does not move; NaN while the window is empty."""
-        return self.ordered[-1 - len(self.ordered) // 10] if self.ordered else math.nan
+        """Largest loss but for outliers, NaN while the window is empty."""
+        return largest_but_outliers(self.ordered)
 
     @property
     def minimum(self) -> float:

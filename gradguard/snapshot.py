@@ -260,13 +260,10 @@ class Snapshots:
             self._aside = None if self._check() else Snapshot(step, self._model, self._optimizer, {})
             self._good.restore(self._model, self._optimizer)
 
-    def bring_back(self, step: int) -> Snapshot | None:
-        """Undo the last rollback, if it was at most `ASIDE_STEPS` steps ago, and return the state brought back."""
+    def take_aside(self, step: int) -> Snapshot | None:
+        """Hand over the state that the last rollback replaced, if that was at most `ASIDE_STEPS` steps ago."""
         aside, self._aside = self._aside, None
-        if aside is None or step - aside.step > ASIDE_STEPS:
-            return None
-        aside.restore(self._model, self._optimizer)
-        return aside
+        return None if aside is None or step - aside.step > ASIDE_STEPS else aside
 
     def state_dict(self) -> dict[str, Any]:
         """Return both snapshots and when the next one is due."""

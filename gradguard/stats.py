@@ -54,7 +54,8 @@ class StepStats:
         norms: (P,) view of `levels[1:]`.
         global_norm: row 0 in float64.
         finite: every gradient entry is finite.
-        overflowed: {row: norm} of parameters whose plain float32 norm overflowed although every entry is finite, exact.
+        overflowed: rows of parameters whose norm overflowed their own dtype although every entry is finite.
+        exact_norms: {row: norm} where float32 cannot hold the norm.
         nonfinite: {row: (NaN entries, infinite entries)} of parameters with non-finite gradients.
         weight_norms: (P,) float32 L2 norms of the weights, sampled; NaN before the first sample.
         sgd_reach: norm of all weights at the last sample when the optimizer is SGD, whose update is lr times the
@@ -72,6 +73,7 @@ class StepStats:
     __slots__ = (
         "bad_ranks",
         "bad_state",
+        "exact_norms",
         "finite",
         "found_inf",
         "global_norm",
@@ -94,7 +96,7 @@ class StepStats:
 
     def norm(self, row: int) -> float:
         """Return the gradient norm of one parameter, exact beyond float32."""
-        return self.overflowed.get(row) or float(self.norms[row])
+        return self.exact_norms.get(row) or float(self.norms[row])
 
     def __init__(self, num_parameters: int) -> None:
         self.step = 0
@@ -105,7 +107,8 @@ class StepStats:
         self.norms: FloatArray = self.levels[1:]
         self.global_norm = 0.0
         self.finite = True
-        self.overflowed: dict[int, float] = {}
+        self.overflowed: tuple[int, ...] = ()
+        self.exact_norms: dict[int, float] = {}
         self.nonfinite: dict[int, tuple[int, int]] = {}
         self.weight_norms: FloatArray = np.full(num_parameters, np.nan, dtype=np.float32)
         self.sgd_reach = float("inf")

@@ -90,10 +90,10 @@ class Target:
         """Note that every gradient was multiplied by `factor`."""
         self.clip_coef *= factor
         stats = self.stats
-        for row, norm in list(stats.overflowed.items()):
+        for row, norm in list(stats.exact_norms.items()):
             self._set_norm(row, norm * factor)
         others = stats.norms != ABSENT
-        others[list(stats.overflowed)] = False
+        others[list(stats.exact_norms)] = False
         stats.norms[others] *= factor
         stats.global_norm *= factor
         stats.levels[0] = min(stats.global_norm, FLOAT32_MAX)
@@ -119,9 +119,9 @@ class Target:
         self._sum_up()
 
     def _set_norm(self, row: int, norm: float) -> None:
-        self.stats.overflowed.pop(row, None)
+        self.stats.exact_norms.pop(row, None)
         if FLOAT32_MAX < norm < math.inf:
-            self.stats.overflowed[row] = norm
+            self.stats.exact_norms[row] = norm
             norm = FLOAT32_MAX
         self.stats.norms[row] = norm
 

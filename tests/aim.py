@@ -11,6 +11,7 @@ from torch import nn
 
 from gradguard.buffer_shadow import BufferShadow
 from gradguard.monitor import Monitor
+from gradguard.norm_limit import NO_BASELINE
 from gradguard.records import Finding
 from gradguard.running import NormWindow
 from gradguard.snapshot import Snapshots
@@ -71,9 +72,15 @@ def remember(target: Target, levels: Sequence[float], size: int = 50) -> None:
     target.stats.windows = {**target.stats.windows, size: window}
 
 
-def finding_about(*rows: int, baseline: float | None = 1.0) -> Finding:
-    """Return a finding about some parameters, or the whole when none is given."""
-    return Finding(diagnosis="exploding_gradient", step=0, baseline=baseline, indices=rows)
+def finding_about(*rows: int, is_against_median: bool = True) -> Finding:
+    """Return a finding about some parameters, or the whole when none is given.
+
+    Args:
+        rows: the parameters.
+        is_against_median: the rolling median is a measure of what is normal.
+    """
+    evidence = {} if is_against_median else {NO_BASELINE: 1}
+    return Finding(diagnosis="exploding_gradient", step=0, evidence=evidence, indices=rows)
 
 
 def grads_of(target: Target) -> list[torch.Tensor | None]:

@@ -22,8 +22,9 @@ def fill(stats: StepStats, norms: Sequence[float | None]) -> None:
     """Write gradient norms into `stats` as the monitor would.
 
     Args:
-        norms: one a parameter; None without a gradient, NaN or inf for one with such an entry, a number beyond float32 for
-            finite entries with such a norm.
+        stats: what is written to.
+        norms: one a parameter; None without a gradient, NaN or inf for one with such an entry, a number beyond float32
+            for finite entries with such a norm.
     """
     stats.nonfinite = {
         row: (int(math.isnan(norm)), int(math.isinf(norm)))

@@ -59,9 +59,10 @@ def deviation(values: Sequence[float]) -> float:
     return 1.4826 * statistics.median([abs(value - middle) for value in values])
 
 
-def percentile_90(values: Sequence[float]) -> float:
-    """Return the value that a tenth of the values, rounded down, are above; NaN of nothing."""
-    return sorted(values)[len(values) - 1 - len(values) // 10] if values else math.nan
+def upper(values: Sequence[float]) -> float:
+    """Return the largest value but for outliers: a fifth of them, three at most; NaN of nothing."""
+    num_outliers = 3 if len(values) >= 15 else len(values) // 5
+    return sorted(values)[len(values) - 1 - num_outliers] if values else math.nan
 
 
 @dataclass
@@ -91,7 +92,10 @@ class ExplodingGradient:
         rows: parameters looked at; None for all.
     """
 
-    def __init__(self, num_parameters, rows=None, *, zscore, ratio, extreme_ratio, window, warmup, max_update=10.0):
+    def __init__(
+        self, num_parameters, rows=None, *, zscore, ratio, extreme_ratio, window, warmup, max_update=10.0, is_deep=False
+    ):
+        self.is_deep = is_deep
         self.zscore, self.ratio, self.extreme_ratio = zscore, ratio, extreme_ratio
         self.window, self.warmup, self.max_update = window, min(warmup, window), max_update
         self.sees_all = rows is None
@@ -125,7 +129,10 @@ class ExplodingGradient:
         return alarm
 
     def _judge(self, step: int, levels: Sequence[float], lr: float, reach: float) -> Alarm | None:
-        if self.sees_all and lr * levels[0] > self.max_update * reach:
+        before = self.history[0].values[-1] if self.history[0].values else 0.0
+        far = lr * levels[0] / (self.max_update * reach)
+        has_grown = levels[0] > exploding_module.GROWTH * before > 0
+        if self.sees_all and far > 1 and (has_grown or (far > exploding_module.HOPELESS and self.is_deep)):
             return Alarm("reach", (0,))
         usual = [row.accepted(self.window) for row in self.history]
         if len(self.history[0].values) < self.warmup:
@@ -140,6 +147,7 @@ class ExplodingGradient:
         for row in self.rows:
             level, median = levels[row], lower_median(usual[row])
             counts = len(usual[row]) >= self.warmup and not level < start[row]
+            counts = counts and level > exploding_module.HABIT * upper(usual[row])
             if not counts or not level > self.ratio * median:
                 continue
             logs = [math.log(value) for value in usual[row]]
@@ -176,7 +184,7 @@ class LossSpike:
         return is_spike
 
     def _is_spike(self, loss: float, lr: float, recent: list[float], initial: float) -> bool:
-        if len(recent) < min(spike_module.EARLY, self.window) or not loss > percentile_90(recent):
+        if len(recent) < min(spike_module.EARLY, self.window) or not loss > upper(recent):
             return False
         if len(recent) < self.warmup:
             return min(recent) > 0 and loss > spike_module.EARLY_RATIO * max(recent) and loss > initial
@@ -189,7 +197,7 @@ class LossSpike:
         else:
             scale = max(deviation(recent), least * abs(median))
             z = (loss - median) / scale if scale > 0 else 0.0
-            if not loss - percentile_90(recent) > percentile_90(recent) - min(recent):
+            if not loss - upper(recent) > upper(recent) - min(recent):
                 return False
         rates = sorted(self.rates[-self.window :])
         was_raised = lr > spike_module.RAISED_LR * rates[len(rates) // 2]

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.norm_limit import NO_BASELINE
 from gradguard.records import MAX_NAMES, Finding, Severity
 from gradguard.running import NormWindow
 from gradguard.stats import FloatArray, ParameterTable, StepStats
@@ -18,6 +19,9 @@ from gradguard.stats import FloatArray, ParameterTable, StepStats
 
 EARLY = 5  # steps from which an extreme global norm is believed although the window is still short
 MIN_DEVIATION = 0.1  # floor of the deviation in ln units: a calm window must not make 10 % look like an outlier
+HOPELESS = 10.0  # times max_update, from which no growth is needed in a model of several layers
+HABIT = 1.5  # over the largest norm but for outliers: what was there four times in a window is a habit
+GROWTH = 10.0  # over the step before, from which an update larger than the weights is a run that runs away
 PARAMETER_Z = 1.5  # a single parameter must stand out further: there are many of them, each with its own noise
 SHARE = 50.0  # below this many times the usual global norm it is only worth knowing
 
@@ -34,6 +38,7 @@ class ExplodingState:
     covers_all: bool
     last_hot: npt.NDArray[np.int64]
     start: FloatArray | None = None
+    last_norm: float = 0.0
 
 
 @DIAGNOSES.register
@@ -44,21 +49,22 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         zscore: robust z of ln(norm) from which a step is hot, > 0.
         ratio: and norm over rolling median from which it is, > 1; two hot steps in three raise the alarm.
         extreme_ratio: norm over rolling median from which one step alone does, > 1.
-        window: steps of the rolling statistics, >= 3.
+        window: steps of the rolling statistics, >= 5.
         warmup: accepted steps before a row is judged, >= 2; an extreme global norm is believed after 5.
-        max_update: with SGD, lr x norm(gradient) over norm(weights) from which a step is alarming from the first one
-            on, > 0.
+        max_update: with SGD, lr x norm(gradient) over norm(weights) from which a gradient that grew tenfold since the
+            step before is alarming, before anything is armed, > 0.
     """
 
     name = "exploding_gradient"
     what = "The gradient is many times larger than it has been: one update of this size can undo the training so far."
     computed = (
         "z = (ln g - median ln g) / max(1.4826 MAD, 0.1) over the window, for the global norm and for each parameter. "
-        "Alarm, with g above the level of the first steps: z > zscore and g > ratio x median twice within 3 steps, or "
-        "g > extreme_ratio x median once. A single parameter alarms at extreme_ratio and 1.5 x zscore, when its norm "
-        "alone is 10 times the usual global norm (a rule for some parameters needs no such size). With SGD also, from "
-        "the first step on, when lr x g > max_update x norm(weights). Norms are measured before any remedy, and the "
-        "median follows a lasting change of level within half a window."
+        "Alarm, with g above the level of the first steps and 1.5 times above the window's largest norm but for three "
+        "outliers: z > zscore and g > ratio x median twice within 3 steps, or g > extreme_ratio x median once. Where "
+        "all parameters are watched a single one needs extreme_ratio and 1.5 x zscore, and is only worth knowing "
+        "(info) while its norm stays below 50 times the usual global norm. With SGD also, before anything is armed, "
+        "when lr x g > max_update x norm(weights) and g grew tenfold in one step, or tenfold that in a model of "
+        "several layers. Norms are measured before any remedy, so a lasting change of level ends the alarm by itself."
     )
     cure = (
         "Lower the learning rate or warm it up; clip the gradient norm; He or Xavier initialisation; layer or batch "
@@ -69,7 +75,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     zscore: float = Field(default=6.0, gt=0)
     ratio: float = Field(default=20.0, gt=1)
     extreme_ratio: float = Field(default=100.0, gt=1)
-    window: int = Field(default=50, ge=3)
+    window: int = Field(default=50, ge=5)
     warmup: int = Field(default=20, ge=2)
     max_update: float = Field(default=10.0, gt=0)
 
@@ -85,10 +91,15 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
 
     def update(self, state: ExplodingState, stats: StepStats) -> tuple[ExplodingState, Finding | None]:
         window = stats.windows[self.window]
+        before = state.last_norm
+        if stats.finite:
+            state.last_norm = stats.global_norm
         if stats.overflowed and (rows := [row for row in stats.overflowed if state.rows[row + 1]]):
             return state, self._overflow(state, stats, rows)
         if state.covers_all and stats.finite and stats.lr * stats.global_norm > self.max_update * stats.sgd_reach:
-            return state, self._too_far(state, stats)
+            is_hopeless = stats.lr * stats.global_norm > HOPELESS * self.max_update * stats.sgd_reach
+            if stats.global_norm > GROWTH * before > 0 or (is_hopeless and state.table.is_matrix.sum() > 1):
+                return state, self._too_far(state, stats)
         if window.steps < min(self.warmup, self.window):
             return state, self._early(state, stats, window)
         if state.start is None:
@@ -109,6 +120,8 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
                 continue
             if start is not None and start[row] == start[row] and level < float(start[row]):
                 continue
+            if not level > HABIT * window.upper(row):
+                continue
             z = self._z(level, median, window, row)
             is_one_of_many = row > 0 and state.covers_all
             if level > self.extreme_ratio * median and z > (PARAMETER_Z if is_one_of_many else 1.0) * self.zscore:
@@ -125,7 +138,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     def _early(self, state: ExplodingState, stats: StepStats, window: NormWindow) -> Finding | None:
         if not state.covers_all or window.counts[0] < EARLY or not stats.finite:
             return None
-        if not stats.global_norm > self.extreme_ratio * window.maximum(0):
+        if not float(stats.levels[0]) > self.extreme_ratio * window.maximum(0):
             return None
         return self._finding(state, stats, window, [0])
 
@@ -177,7 +190,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
                 "Lower the learning rate, scale inputs and targets to unit variance, or initialise with smaller "
                 "weights."
             ),
-            evidence={"scope": "global", "gradient_norm": stats.global_norm, "lr": stats.lr},
+            evidence={"scope": "global", "gradient_norm": stats.global_norm, "lr": stats.lr, NO_BASELINE: 1},
         )
 
     def _overflow(self, state: ExplodingState, stats: StepStats, rows: list[int]) -> Finding:
@@ -193,5 +206,5 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
             num_parameters=len(names),
             message=f"The norm overflowed: {names[0]} has finite gradient entries whose squares do not fit float32.",
             advice="The loss is scaled far too high; divide it, or lower the loss scale.",
-            evidence={"scope": "global", "norm_overflowed": 1},
+            evidence={"scope": "global", "norm_overflowed": 1, NO_BASELINE: 1},
         )

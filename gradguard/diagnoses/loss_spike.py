@@ -49,10 +49,10 @@ class LossSpike(Diagnosis[LossSpikeState]):
     what = "The loss of this step is far above everything recent: a bad batch, or an update that broke the model."
     computed = (
         "z = (ln L - median ln L) / max(1.4826 MAD, 0.03) over the window (without logarithms when a loss is not "
-        "positive). Alarm: z > zscore, L above ratio x median (or back above the initial loss in a run that had halved "
-        "it), and L above 0.3 of the initial loss. Outliers in up to "
-        "a tenth of the window do not hide the next one. After a rise of the learning rate L must also be 3 times the "
-        "initial loss; a loss twice the initial one needs only 0.6 x zscore."
+        "positive). Alarm: z > zscore, L above the window's largest loss but for three outliers, above 0.3 of the "
+        "initial loss, and above ratio x median (or above 1.2 x the initial loss in a run that had come down to 0.6 of "
+        "it). After a rise of the learning rate L must be 3 times the initial loss; twice the initial loss needs only "
+        "0.6 x zscore."
     )
     cure = (
         "Look at the samples of that step. If spikes come back on other data, lower the learning rate or clip harder."
@@ -123,7 +123,8 @@ class LossSpike(Diagnosis[LossSpikeState]):
             threshold=losses.upper,
             window=self.window,
             message=(
-                f"The loss jumped to {loss:.4g} from a usual {median:.4g} (nine in ten below {losses.upper:.4g})."
+                f"The loss jumped to {loss:.4g} from a usual {median:.4g} (at most {losses.upper:.4g} but for "
+                f"outliers)."
             ),
             advice="Look at the samples of this batch: a corrupt or mis-scaled sample is the commonest cause.",
             evidence={"z": z, "initial_loss": initial},

@@ -87,6 +87,7 @@ class KeepClipping(Remedy):
         until = target.stats.step + self.steps
         known = target.effects.get(self.name)
         before = known.max_norm if isinstance(known, HeldLimit) else math.inf
+        until = max(until, known.until) if isinstance(known, HeldLimit) else until
         target.effects[self.name] = HeldLimit(min(limit, before), until)
         return Change(
             summary=f"gradient norm kept below {min(limit, before):.3g} for {self.steps} steps",

@@ -31,10 +31,13 @@ class Rebaseline(Remedy):
     def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change:
         """See `Remedy.apply`."""
         target.is_rebaselined = True
-        aside = target.snapshots.bring_back(target.stats.step) if target.snapshots is not None else None
+        aside = target.snapshots.take_aside(target.stats.step) if target.snapshots is not None else None
         summary = "rolling statistics start afresh"
         if aside is not None:
             target.drop_step()
+            aside.restore(target.model, target.optimizer)
+            if target.buffers is not None:
+                target.buffers.accept()
             summary += f", and the rollback is undone: back to the state of step {aside.step}"
         windows = target.stats.windows
         known = max((window.steps for window in windows.values()), default=0)

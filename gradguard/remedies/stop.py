@@ -29,4 +29,8 @@ class Stop(Remedy):
         """See `Remedy.apply`; the guard raises after the record is written."""
         target.drop_step()
         target.is_stopped = True
-        return Change(summary="training stopped", before={"step": target.stats.step})
+        summary, snapshots = "training stopped", target.snapshots
+        if target.stats.bad_state and snapshots is not None and snapshots.good is not None:
+            summary += f", with the weights of step {snapshots.good.step}, the last that were good"
+            snapshots.restore(target.stats.step)
+        return Change(summary=summary, before={"step": target.stats.step})

@@ -1,5 +1,6 @@
 """divergence: above the start, with growing gradients; a healthy game is none."""
 
+import itertools
 import math
 
 import pytest
@@ -50,7 +51,7 @@ def test_a_single_high_loss_is_none():
 def test_while_it_lasts_it_is_repeated_now_and_then():
     steps = [step for step, _ in alarms(run([1.0] * 10 + [5.0] * 50))]
     assert len(steps) == 5
-    assert {later - earlier for earlier, later in zip(steps, steps[1:], strict=False)} == {10}
+    assert {later - earlier for earlier, later in itertools.pairwise(steps)} == {10}
 
 
 def test_a_run_that_comes_back_is_left_alone():

@@ -186,11 +186,13 @@ def test_each_parameter_has_its_own_rolling_median():
     assert [float(grad) for grad in grads_of(target)] == pytest.approx([3.0, 2.0])
 
 
-@pytest.mark.parametrize("is_known", [False, True], ids=["no median", "finding without a baseline"])
+@pytest.mark.parametrize("is_known", [False, True], ids=["no median", "not against the median"])
 def test_without_a_median_to_go_by_the_fallback_is_the_limit(is_known):
     target = aim(torch.tensor([30.0]), torch.tensor([40.0]))
     remember(target, [2.0, 1.5, 1.0] if is_known else [math.nan] * 3)
-    ClipNorm(max_norm={"median_times": 3.0, "fallback": 0.5}).apply(target, finding_about(baseline=None), None)
+    ClipNorm(max_norm={"median_times": 3.0, "fallback": 0.5}).apply(
+        target, finding_about(is_against_median=False), None
+    )
     assert target.stats.global_norm == pytest.approx(0.5)
 
 
@@ -198,7 +200,7 @@ def test_with_sgd_the_fallback_is_a_small_share_of_the_weights():
     target = aim(torch.tensor([30.0]), torch.tensor([40.0]))
     remember(target, [math.nan] * 3)
     target.stats.sgd_reach, target.stats.lr = 10.0, 0.1
-    ClipNorm(max_norm={"median_times": 3.0}).apply(target, finding_about(baseline=None), None)
+    ClipNorm(max_norm={"median_times": 3.0}).apply(target, finding_about(is_against_median=False), None)
     assert target.stats.global_norm * 0.1 == pytest.approx(0.05 * 10.0)
 
 

@@ -1,5 +1,6 @@
-"""scale_lr puts its own factor on the learning rate for the step alone, and gives it back along a straight line in ln(lr)."""
+"""scale_lr puts its factor on the learning rate for the step alone, and recovers along a straight line in ln(lr)."""
 
+import itertools
 import math
 
 import pytest
@@ -70,7 +71,7 @@ def test_the_line_is_straight():
     target = aim(torch.ones(2))
     ScaleLR(factor=0.1, recover_steps=10).apply(target, None, None)
     logs = [math.log(rate) for (rate,) in steps(target, 11)]
-    slopes = [later - earlier for earlier, later in zip(logs, logs[1:], strict=False)]
+    slopes = [later - earlier for earlier, later in itertools.pairwise(logs)]
     assert slopes == pytest.approx([math.log(10) / 10] * 10)
 
 
