@@ -176,7 +176,7 @@ class LossSpike:
         """Judge one loss and then learn from it; return whether it is a spike."""
         if not math.isfinite(loss):
             return False
-        first = [*self.losses, loss][: spike_module.EARLY]
+        first = [*self.losses, loss][: spike_module.NUM_FIRST]
         initial = sorted(first)[len(first) // 2]
         self.rates.append(lr)
         is_spike = self._is_spike(loss, lr, self.losses[-self.window :], initial)

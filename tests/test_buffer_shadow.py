@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import gradguard
 from gradguard.buffer_shadow import BufferShadow
 
 
@@ -187,3 +188,53 @@ def test_a_model_without_buffers_has_nothing_to_keep():
     shadow.accept()
     assert (len(shadow), shadow.restore()) == (0, 0)
     assert len(BufferShadow(nn.BatchNorm1d(2))) == 3
+
+
+def test_guards_on_one_model_share_what_was_accepted():
+    """A GAN may be one module with two optimizers."""
+    model = nn.BatchNorm1d(4)
+    first, second = BufferShadow.of(model), BufferShadow.of(model)
+    model(torch.randn(8, 4))
+    first.accept()
+    expected = buffers_of(model)
+    model(torch.randn(8, 4))
+    second.restore()
+    assert_same(model, expected)
+
+
+def train_step(model, optimizer, inputs):
+    optimizer.zero_grad()
+    model(inputs).square().mean().backward()
+    optimizer.step()
+
+
+SKIP = gradguard.Policy(rules=[{"when": "nonfinite", "do": "skip_step"}], sinks=[])
+
+
+def test_a_guard_that_is_attached_anew_starts_from_the_buffers_as_they_are():
+    """Between two guards the model was trained without one."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradguard.attach(model, optimizer, SKIP):
+        train_step(model, optimizer, torch.randn(8, 3))
+    for _ in range(3):
+        train_step(model, optimizer, torch.randn(8, 3))
+    expected = buffers_of(model)
+    with gradguard.attach(model, optimizer, SKIP) as guard:
+        train_step(model, optimizer, torch.full((8, 3), math.nan))
+        assert guard.last.skipped
+    assert_same(model, expected)
+
+
+def test_a_module_that_joins_later_is_kept_from_bad_batches_too():
+    model = nn.Sequential(nn.Linear(3, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradguard.attach(model, optimizer, SKIP) as guard:
+        train_step(model, optimizer, torch.randn(8, 3))
+        model.append(nn.BatchNorm1d(4))
+        optimizer.add_param_group({"params": model[1].parameters()})
+        train_step(model, optimizer, torch.randn(8, 3))
+        expected = buffers_of(model)
+        train_step(model, optimizer, torch.full((8, 3), math.nan))
+        assert guard.last.skipped
+    assert_same(model, expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     """The gradient norm is far above its own rolling level; also a norm that overflowed with finite entries.
 
     Args:
+        about: "level" looks at norms that stand out, "overflow" at norms that float32 cannot compute, "any" at both.
         zscore: robust z of ln(norm) from which a step is hot, > 0.
         ratio: and norm over rolling median from which it is, > 1; two hot steps in three raise the alarm.
         extreme_ratio: norm over rolling median from which one step alone does, > 1.
@@ -72,6 +74,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     )
     source = "Pascanu et al. 2013 (clipping by norm); thresholds chosen on healthy and failing set-ups, 2026-11"
 
+    about: Literal["any", "level", "overflow"] = "any"
     zscore: float = Field(default=6.0, gt=0)
     ratio: float = Field(default=20.0, gt=1)
     extreme_ratio: float = Field(default=100.0, gt=1)
@@ -94,8 +97,10 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         before = state.last_norm
         if stats.finite:
             state.last_norm = stats.global_norm
-        if stats.overflowed and (rows := [row for row in stats.overflowed if state.rows[row + 1]]):
+        if self.about != "level" and (rows := [row for row in stats.overflowed if state.rows[row + 1]]):
             return state, self._overflow(state, stats, rows)
+        if self.about == "overflow":
+            return state, None
         if state.covers_all and stats.finite and stats.lr * stats.global_norm > self.max_update * stats.sgd_reach:
             is_hopeless = stats.lr * stats.global_norm > HOPELESS * self.max_update * stats.sgd_reach
             if stats.global_norm > GROWTH * before > 0 or (is_hopeless and state.table.is_matrix.sum() > 1):

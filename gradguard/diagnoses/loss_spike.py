@@ -14,7 +14,8 @@ from gradguard.running import LossWindow
 from gradguard.stats import ParameterTable, StepStats
 
 
-EARLY = 5  # losses from which an extreme loss is believed although the window is still short
+NUM_FIRST = 5  # losses whose median is the initial loss
+EARLY = 3  # losses from which an extreme loss is believed although the window is still short
 EARLY_RATIO = 100.0  # such a loss is this many times the largest so far
 MIN_DEVIATION = 0.03  # floor of the deviation in ln units, and of the deviation over |median| for losses of any sign
 MIN_SHARE = 0.3  # a spike below this share of the initial loss is noise around a fitted model
@@ -42,7 +43,7 @@ class LossSpike(Diagnosis[LossSpikeState]):
         ratio: loss over the window's median from which it is a spike, > 1 (for positive losses).
         zscore: robust z of ln(loss) (of the loss itself when losses are not positive), > 0.
         window: steps of the rolling statistics, >= 2.
-        warmup: losses before it is judged, >= 2; an extreme one is believed after 5.
+        warmup: losses before it is judged, >= 2; an extreme one is believed after 3.
     """
 
     name = "loss_spike"
@@ -74,7 +75,7 @@ class LossSpike(Diagnosis[LossSpikeState]):
         if not stats.has_loss or not math.isfinite(stats.loss):
             return state, None
         losses = stats.losses[self.window]
-        if len(state.first) < EARLY:
+        if len(state.first) < NUM_FIRST:
             state.first.append(stats.loss)
         state.rates.append(stats.lr)
         if len(state.rates) > self.window:

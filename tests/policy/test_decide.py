@@ -1,4 +1,4 @@
-"""The decision is pure, keeps to cooldowns, budgets and ladders, and has a reason for everything that it does not do."""
+"""The decision is pure, keeps to cooldowns, budgets and ladders, and gives a reason for all that it does not do."""
 
 import pytest
 from hypothesis import given, settings

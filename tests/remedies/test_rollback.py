@@ -234,3 +234,24 @@ def test_a_resumed_run_rolls_back_to_a_state_from_before_the_interruption(state)
     acted = [(r.step, r.remedy) for r in resumed_guard.records if r.kind == "intervention"]
     assert acted == [(42, "rollback")] == [(r.step, r.remedy) for r in guard.records if r.kind == "intervention"]
     torch.testing.assert_close(resumed.state_dict(), model.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("preset", ["default", "pretrain", "finetune", "rnn"])
+def test_where_no_snapshot_can_be_kept_bad_batches_never_reach_the_weights(preset):
+    """A rung whose rollback is not to be had must hand over to one that keeps the step from being taken."""
+    resolved = gradguard.load_policy(preset).model_dump(mode="json")
+    policy = gradguard.Policy.model_validate({**resolved, "snapshots": {"max_memory_share": 1e-12}, "sinks": []})
+    model, optimizer = build("Adam")
+    guard = gradguard.attach(model, optimizer, policy)
+    try:
+        for step in range(60):
+            inputs = torch.randn(8, 3)
+            inputs[0] = math.nan if 20 <= step < 40 else inputs[0]
+            optimizer.zero_grad()
+            loss = model(inputs).square().mean()
+            loss.backward()
+            guard.observe(loss)
+            optimizer.step()
+            assert all(bool(param.isfinite().all()) for param in model.parameters()), step
+    except gradguard.TrainingStopped:
+        assert all(bool(param.isfinite().all()) for param in model.parameters())
