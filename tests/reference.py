@@ -153,6 +153,9 @@ class ExplodingGradient:
             logs = [math.log(value) for value in usual[row]]
             z = math.log(level / median) / max(deviation(logs), exploding_module.MIN_DEVIATION)
             is_extreme = level > self.extreme_ratio * median
+            if row == 0 and level > self.extreme_ratio**2 * median:
+                alarmed.append(row)
+                continue
             if row > 0 and self.sees_all:
                 if is_extreme and z > exploding_module.PARAMETER_Z * self.zscore:
                     alarmed.append(row)
@@ -246,4 +249,6 @@ class Divergence:
         still_rises = lower_median(recent[5:]) > 2.0 * lower_median(recent[:5])
         is_far = level > divergence_module.LOSS_RATIO * abs(initial)
         is_lost = step < divergence_module.LOST_STEPS and level > divergence_module.LOST_RATIO * abs(initial)
-        return "critical" if has_grown and ((still_rises and is_far) or is_lost) else "info"
+        if has_grown and ((still_rises and is_far) or is_lost):
+            return "critical"
+        return "info" if step - self.last_alarm >= divergence_module.REPEAT_INFO_AFTER else None

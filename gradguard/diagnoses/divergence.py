@@ -21,7 +21,8 @@ GRADIENT_RATIO = 10.0  # growth of the gradient norm since the start that makes 
 LOST_STEPS = 100  # a loss that is lost this early never was on its way down
 LOST_RATIO = 20.0  # loss over the initial loss by then
 LOSS_RATIO = 4.0  # and the loss over the initial loss; a GAN's generator reaches 3 while it trains well
-REPEAT_AFTER = 10  # steps between two findings while the loss stays high
+REPEAT_AFTER = 10  # steps between two critical findings while the loss stays high
+REPEAT_INFO_AFTER = 500  # and between two that are only worth knowing
 
 
 @dataclass
@@ -105,6 +106,8 @@ class Divergence(Diagnosis[DivergenceState]):
         is_running_away = doubles and recent > LOSS_RATIO * abs(initial)
         is_lost_at_once = stats.step < LOST_STEPS and recent > LOST_RATIO * abs(initial)
         severity: Severity = "critical" if grew and (is_running_away or is_lost_at_once) else "info"
+        if severity == "info" and stats.step - state.last_alarm < REPEAT_INFO_AFTER:
+            return None
         return self._finding(state, stats, recent, initial, threshold, severity, "loss above its start")
 
     def _finding(

@@ -62,11 +62,12 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     computed = (
         "z = (ln g - median ln g) / max(1.4826 MAD, 0.1) over the window, for the global norm and for each parameter. "
         "Alarm, with g above the level of the first steps and 1.5 times above the window's largest norm but for three "
-        "outliers: z > zscore and g > ratio x median twice within 3 steps, or g > extreme_ratio x median once. Where "
-        "all parameters are watched a single one needs extreme_ratio and 1.5 x zscore, and is only worth knowing "
-        "(info) while its norm stays below 50 times the usual global norm. With SGD also, before anything is armed, "
-        "when lr x g > max_update x norm(weights) and g grew tenfold in one step, or tenfold that in a model of "
-        "several layers. Norms are measured before any remedy, so a lasting change of level ends the alarm by itself."
+        "outliers: z > zscore and g > ratio x median twice within 3 steps, or g > extreme_ratio x median once; the "
+        "global norm also at extreme_ratio^2 x median whatever z. Where all parameters are watched a single one needs "
+        "extreme_ratio and 1.5 x zscore, and is only worth knowing (info) while its norm stays below 50 times the "
+        "usual global norm. With SGD also, before anything is armed, when lr x g > max_update x norm(weights) and g "
+        "grew tenfold in one step, or tenfold that in a model of several layers. Norms are measured before any remedy, "
+        "so a lasting change of level ends the alarm by itself."
     )
     cure = (
         "Lower the learning rate or warm it up; clip the gradient norm; He or Xavier initialisation; layer or batch "
@@ -129,7 +130,9 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
                 continue
             z = self._z(level, median, window, row)
             is_one_of_many = row > 0 and state.covers_all
-            if level > self.extreme_ratio * median and z > (PARAMETER_Z if is_one_of_many else 1.0) * self.zscore:
+            is_beyond_doubt = row == 0 and level > self.extreme_ratio**2 * median  # a steady growth has no outliers
+            needed = (PARAMETER_Z if is_one_of_many else 1.0) * self.zscore
+            if is_beyond_doubt or (level > self.extreme_ratio * median and z > needed):
                 alarmed.append(row)
             elif not is_one_of_many and z > self.zscore:
                 if stats.step - state.last_hot[row] <= 2:

@@ -47,5 +47,5 @@ def test_every_ladder_of_a_preset_that_drops_steps_ends(name: str) -> None:
 
 def test_pretraining_looks_further_back_and_saves_more_rarely() -> None:
     policy = load_preset("pretrain")
-    windows = {rule.when.name: getattr(rule.when, "window", None) for rule in policy.rules}
-    assert (windows["exploding_gradient"], windows["loss_spike"], policy.snapshots.every) == (128, 128, 500)
+    windows = {rule.name: getattr(rule.when, "window", None) for rule in policy.rules}
+    assert (windows["tame-explosion"], windows["skip-loss-spike"], policy.snapshots.every) == (128, 128, 500)
