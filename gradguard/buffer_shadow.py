@@ -44,6 +44,10 @@ class BufferShadow:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        self.read(model)
+
+    def read(self, model: nn.Module) -> None:
+        """Copy the buffers that the model has now, as they are."""
         self._owners = [_Owner(module) for module in model.modules() if module._buffers]
         self._owners = [owner for owner in self._owners if owner.names]
 
@@ -53,7 +57,9 @@ class BufferShadow:
 
         A GAN may be one module with two optimizers: what one guard accepted, the other must not undo.
         """
-        if model not in _SHADOWS:
+        if model in _SHADOWS:
+            _SHADOWS[model].read(model)
+        else:
             _SHADOWS[model] = cls(model)
         return _SHADOWS[model]
 

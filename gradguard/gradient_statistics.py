@@ -41,8 +41,6 @@ class GradientStatistics(NamedTuple):
 def gradient_statistics(model: nn.Module) -> GradientStatistics:
     """Return the statistics of all gradients that a model holds now; call it after backward.
 
-    The standard deviation comes from the norm: std^2 = norm^2 / n - mean^2.
-
     Args:
         model: parameters without a gradient are left out; complex entries count as pairs of reals.
 
@@ -62,15 +60,18 @@ def gradient_statistics(model: nn.Module) -> GradientStatistics:
     count = np.array([max(1, value.numel()) for value in values], dtype=np.float64)
     norm = grad_norms(values).astype(np.float64)
     columns = [
-        torch.stack([value.sum(dtype=torch.float64), *_extremes(value), value.count_nonzero().double()]).cpu()
-        for value in values
+        torch.stack([*_moments(value), *_extremes(value), value.count_nonzero().double()]).cpu() for value in values
     ]
-    total, largest, smallest, nonzero = torch.stack(columns).numpy().T
-    mean = total / count
-    variance = np.maximum(norm**2 / count - mean**2, 0.0)
-    return GradientStatistics(
-        [name for name, _ in members], mean, np.sqrt(variance), largest, smallest, 1.0 - nonzero / count, norm
-    )
+    std, mean, largest, smallest, nonzero = torch.stack(columns).numpy().T
+    return GradientStatistics([name for name, _ in members], mean, std, largest, smallest, 1.0 - nonzero / count, norm)
+
+
+def _moments(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (std, mean) as float64, accumulated in float32 at least."""
+    if not value.numel():
+        return (torch.tensor(math.nan, dtype=torch.float64),) * 2
+    std, mean = torch.std_mean(value if value.dtype == torch.float64 else value.float(), correction=0)
+    return std.double(), mean.double()
 
 
 def _extremes(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -22,7 +22,7 @@ from loguru import logger
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gradguard import resume
+from gradguard import aside, resume
 from gradguard.attachment import Attachment
 from gradguard.errors import TrainingStopped, UsageError, did_you_mean
 from gradguard.inner_evaluations import InnerEvaluations
@@ -171,7 +171,7 @@ class Guard:
             self._losses.append(loss)
         try:
             if self._pipeline.scale.is_used:
-                self._pipeline.notice_scaler((), is_every_step_observed=False)
+                aside.notice_scaler(self._pipeline, (), is_every_step_observed=False)
             self._pipeline.before_step(self._losses, self._sample_ids)
         except Exception as error:
             self._pipeline.keep_pace()
@@ -202,7 +202,7 @@ class Guard:
     def _notice_scaler(self) -> None:
         """What was observed for a step that the scaler skipped since does not belong to the next one."""
         try:
-            if self._pipeline.notice_scaler(self._losses, is_every_step_observed=True):
+            if aside.notice_scaler(self._pipeline, self._losses, is_every_step_observed=True):
                 self._losses, self._sample_ids = [], ()
         except Exception as error:
             self._give_up(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch.optim import LBFGS, Optimizer
 
+from gradguard import aside
 from gradguard.pipeline import Pipeline
 from gradguard.snapshot import Snapshot
 
@@ -40,6 +41,6 @@ class InnerEvaluations:
         if start is None:
             return
         if not target.is_skipped and self._pipeline.monitor.nonfinite_parameters():
-            self._pipeline.judge_broken_step()
+            aside.judge_broken_step(self._pipeline)
         if target.is_skipped and target.restored is None:
             start.restore(target.model, target.optimizer)

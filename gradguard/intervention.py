@@ -75,13 +75,18 @@ class Intervening:
         return self._records
 
     def _carry_out(self, action: Action, sample_ids: SampleIds) -> None:
-        """Apply one remedy; a rung that is unavailable hands over to the next one."""
+        """Apply one remedy; where a verdict on the step is unavailable the next rung that has one takes over."""
+        if self._apply(action, sample_ids) or action.remedy.kind != "verdict":
+            return
         ladder = action.rule.ladder()
-        if not self._apply(action, sample_ids) and action.remedy.kind == "verdict":
-            for rung in (*range(action.rung + 1, len(ladder)), 0):
-                stand_ins = [Action(action.rule, action.finding, r, rung, "escalated") for r in ladder[rung]]
-                if rung != action.rung and any([self._apply(stand_in, sample_ids) for stand_in in stand_ins]):
-                    return
+        for rung in (*range(action.rung + 1, len(ladder)), *range(action.rung)):
+            stand_ins = [Action(action.rule, action.finding, remedy, rung, "escalated") for remedy in ladder[rung]]
+            verdicts = [stand_in for stand_in in stand_ins if stand_in.remedy.kind == "verdict"]
+            if any([self._apply(verdict, sample_ids) for verdict in verdicts]):
+                for stand_in in stand_ins:
+                    if stand_in not in verdicts:
+                        self._apply(stand_in, sample_ids)
+                return
 
     def _apply(self, action: Action, sample_ids: SampleIds) -> bool:
         """Apply one remedy and record it; return whether it was available."""

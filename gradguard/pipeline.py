@@ -14,11 +14,13 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from gradguard import aside
 from gradguard.buffer_shadow import BufferShadow
 from gradguard.exchange import Exchange
 from gradguard.intervention import Intervening, SampleIds
 from gradguard.judgement import Judgement
 from gradguard.loss_scale import LossScale
+from gradguard.mean_loss import mean_loss
 from gradguard.monitor import Monitor
 from gradguard.periodic import Periodic
 from gradguard.policy.schema import Always, Policy, Rule
@@ -124,45 +126,7 @@ class Pipeline:
         for effect in self.target.effects.values():
             effect.take_off(self.target)
 
-    def judge_broken_step(self) -> None:
-        """Judge a step that ended in parameters that are not finite, although its first gradient was fine."""
-        stats = self.stats
-        stats.nonfinite = {
-            row: (int(param.isnan().sum()), int(param.isinf().sum()))
-            for row, param in enumerate(self.monitor.params)
-            if not bool(param.isfinite().all())
-        }
-        stats.finite = False
-        if found := self.judgement.judge(stats):
-            self.findings += [finding for _, finding in found]
-            self.records = self.records + self.intervening.act(found, ())
-            if self.target.restored is not None:
-                self.judgement.load_state_dict(self.target.restored.windows)
-
-    def notice_scaler(self, losses: Sequence[Any], is_every_step_observed: bool) -> bool:
-        """Record GradScaler's skips that no step hook saw, and judge them; return whether there were any.
-
-        Args:
-            losses: observed for the steps that it skipped.
-            is_every_step_observed: this is called once for every iteration of the loop.
-        """
-        if not (missed := self.scale.missed_skips(is_every_step_observed)):
-            return False
-        self._after_scaler_skips(missed)
-        stats = self.stats
-        stats.step, stats.found_inf = self.step, True
-        stats.has_loss = bool(losses)
-        stats.loss = mean_loss(losses) if losses else math.nan
-        stats.scaler_skips, stats.loss_scale = self.scale.skips, self.scale.last_scale
-        self.target.begin()
-        self.records = []
-        self.monitor.measure(stats)
-        if found := self.judgement.judge(stats):
-            self.findings = [finding for _, finding in found]
-            self.records = self.intervening.act(found, ())
-        return True
-
-    def _after_scaler_skips(self, count: int) -> None:
+    def record_scaler_skips(self, count: int) -> None:
         """Record the scaler's skips; it spares the weights, but a NaN in the forward pass went into the buffers."""
         buffers = self.target.buffers
         restored = buffers.restore() if buffers is not None and not buffers.is_finite() else 0
@@ -191,7 +155,7 @@ class Pipeline:
             inverse_scale = self.scale.read(self.target.optimizer, stats)
             self.target.gradient_scale = 1.0 / inverse_scale
             if stats.found_inf:
-                self._after_scaler_skips(1)
+                self.record_scaler_skips(1)
         self.monitor.measure(stats, inverse_scale)
         if self.exchange is not None:
             self.exchange.agree(stats)
@@ -282,20 +246,9 @@ class Pipeline:
     def finish(self) -> None:
         """Write down what still waits for its judgement, and let go of the hooks."""
         if self.step and not self.target.is_stopped:
-            self._look_once_more()
+            aside.judge_last_step(self)
         self.periodic.give_up(self.step, self.judgement)
         self.watch.close()
-
-    def _look_once_more(self) -> None:
-        """Judge what the very last step left: nothing measures it otherwise."""
-        stats = self.stats
-        stats.bad_state = self.monitor.nonfinite_parameters()
-        if stats.bad_state:
-            stats.step, stats.has_loss, stats.finite, stats.is_stale = self.step, False, True, False
-            self.target.begin()
-            found = self.judgement.judge(stats)
-            self.findings = [finding for _, finding in found]
-            self.records = self.intervening.act(found, ())
 
     def _read_parameters(self) -> None:
         self.target.params = self.monitor.params
@@ -306,6 +259,8 @@ class Pipeline:
         known = len(self.monitor.table)
         self.monitor.read_layout()
         table = self.monitor.table
+        if self.target.buffers is not None:
+            self.target.buffers.read(self.target.model)
         fresh = StepStats(len(table))
         fresh.step, fresh.loss_scale, fresh.scaler_skips = self.step, self.stats.loss_scale, self.stats.scaler_skips
         self.stats = self.target.stats = fresh
@@ -337,10 +292,3 @@ class Pipeline:
             if self.target.snapshots is not None:
                 self.target.snapshots.take(self.step, self.judgement.state_dict(), is_confirmed=True)
         self.start_versions = []
-
-
-def mean_loss(losses: Sequence[Any]) -> float:
-    """Return the mean of the losses that were observed for one step, as a float."""
-    if len(losses) == 1:
-        return float(losses[0])
-    return math.fsum([float(loss) for loss in losses]) / len(losses)

@@ -218,6 +218,9 @@ class Snapshots:
 
         `refusal` says why it was not.
         """
+        if self._pending is not None and not is_confirmed and step < self._pending.step + CONFIRM_AFTER:
+            self.next_step = self._pending.step + CONFIRM_AFTER  # one that waits is not replaced, or none is confirmed
+            return False
         self.next_step = step + min(self._every, max(10, step // 4))
         free = free_memory_bytes()
         needed = self.nbytes_needed()

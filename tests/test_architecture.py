@@ -31,13 +31,14 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 # other, but for leaves. A package stands for its modules unless one of them is named on a floor of its own.
 FLOORS = (
     {"errors", "records", "stats", "printable", "plain", "environment", "policy.patterns"},
-    {"contracts", "functional", "running", "norm_limit", "outcomes", "step_report"},
+    {"contracts", "functional", "running", "norm_limit", "outcomes", "step_report", "mean_loss"},
     {"attachment", "reset_watch", "loss_scale", "exchange", "finite_check", "buffer_shadow", "register"},
     {"diagnoses", "remedies", "sinks", "record", "policy"},
     {"monitor", "snapshot", "judgement", "audit", "faults"},
     {"target", "gradient_statistics"},
     {"intervention", "periodic"},
     {"pipeline"},
+    {"aside"},
     {"inner_evaluations", "resume"},
     {"guard"},
     {"attach"},

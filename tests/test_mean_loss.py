@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradguard.pipeline import mean_loss
+from gradguard.mean_loss import mean_loss
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)

@@ -112,7 +112,8 @@ def test_snapshots_are_taken_more_often_at_first():
     snapshots = keep(model, optimizer, every=200)
     taken = [0]
     while taken[-1] < 700:
-        snapshots.take(taken[-1], {})
+        snapshots.confirm(taken[-1])
+        assert snapshots.take(taken[-1], {})
         taken.append(snapshots.next_step)
     assert taken[:6] == [0, 10, 20, 30, 40, 50]
     gaps = [late - early for early, late in itertools.pairwise(taken)]
@@ -147,6 +148,16 @@ def test_however_often_they_are_taken_a_quiet_run_always_has_a_recent_good_one(e
         if step >= snapshots.next_step:
             snapshots.take(step, {})
     assert 300 - snapshots.good.step <= every + 2 * CONFIRM_AFTER
+
+
+def test_one_that_waits_is_not_replaced():
+    model, optimizer = build()
+    snapshots = keep(model, optimizer, every=1)
+    assert snapshots.take(5, {})
+    assert not snapshots.take(6, {})
+    assert snapshots.next_due(6) == 5 + CONFIRM_AFTER
+    snapshots.confirm(5 + CONFIRM_AFTER)
+    assert snapshots.good.step == 5
 
 
 def test_saved_snapshots_go_on_where_they_were():

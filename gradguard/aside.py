@@ -1,0 +1,66 @@
+"""Judgements outside of a normal step: a step that broke inside, the scaler's skips, and the last step of all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gradguard.mean_loss import mean_loss
+
+
+if TYPE_CHECKING:
+    from gradguard.pipeline import Pipeline
+
+
+def judge_broken_step(pipeline: Pipeline) -> None:
+    """Judge a step that ended in parameters that are not finite, although its first gradient was fine."""
+    stats = pipeline.stats
+    stats.nonfinite = {
+        row: (int(param.isnan().sum()), int(param.isinf().sum()))
+        for row, param in enumerate(pipeline.monitor.params)
+        if not bool(param.isfinite().all())
+    }
+    stats.finite = False
+    if found := pipeline.judgement.judge(stats):
+        pipeline.findings += [finding for _, finding in found]
+        pipeline.records = pipeline.records + pipeline.intervening.act(found, ())
+        if pipeline.target.restored is not None:
+            pipeline.judgement.load_state_dict(pipeline.target.restored.windows)
+
+
+def notice_scaler(pipeline: Pipeline, losses: Sequence[Any], is_every_step_observed: bool) -> bool:
+    """Record GradScaler's skips that no step hook saw, and judge them; return whether there were any.
+
+    Args:
+        pipeline: judges and acts.
+        losses: observed for the steps that it skipped.
+        is_every_step_observed: this is called once for every iteration of the loop.
+    """
+    scale, stats = pipeline.scale, pipeline.stats
+    if not (missed := scale.missed_skips(is_every_step_observed)):
+        return False
+    pipeline.record_scaler_skips(missed)
+    stats.step, stats.found_inf = pipeline.step, True
+    stats.has_loss = bool(losses)
+    stats.loss = mean_loss(losses) if losses else math.nan
+    stats.scaler_skips, stats.loss_scale = scale.skips, scale.last_scale
+    pipeline.target.begin()
+    pipeline.records = []
+    pipeline.monitor.measure(stats)
+    if found := pipeline.judgement.judge(stats):
+        pipeline.findings = [finding for _, finding in found]
+        pipeline.records = pipeline.intervening.act(found, ())
+    return True
+
+
+def judge_last_step(pipeline: Pipeline) -> None:
+    """Judge what the very last step left: nothing measures it otherwise."""
+    stats = pipeline.stats
+    stats.bad_state = pipeline.monitor.nonfinite_parameters()
+    if stats.bad_state:
+        stats.step, stats.has_loss, stats.finite, stats.is_stale = pipeline.step, False, True, False
+        pipeline.target.begin()
+        found = pipeline.judgement.judge(stats)
+        pipeline.findings = [finding for _, finding in found]
+        pipeline.records = pipeline.intervening.act(found, ())
