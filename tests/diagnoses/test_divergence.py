@@ -54,6 +54,14 @@ def test_while_it_lasts_it_is_repeated_now_and_then():
     assert {later - earlier for earlier, later in itertools.pairwise(steps)} == {500}
 
 
+def test_a_run_that_keeps_running_away_is_told_every_ten_steps():
+    losses = [1.0] * 10 + [1.5**step for step in range(1, 51)]
+    norms = [1.0] * 10 + [100.0] * 50
+    critical = [step for step, severity in alarms(run(losses, norms)) if severity == "critical"]
+    assert len(critical) >= 4
+    assert {later - earlier for earlier, later in itertools.pairwise(critical)} == {10}
+
+
 def test_a_run_that_comes_back_is_left_alone():
     assert alarms(run([1.0] * 10 + [5.0] * 5 + [0.9] * 40)) == []
 
