@@ -249,10 +249,14 @@ class Registry(Generic[C]):
     def _walk(self) -> None:
         if self._is_walked:
             return
-        self._is_walked = True
-        package = importlib.import_module(self.package)
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{self.package}.{module.name}")
+        self._is_walked = True  # first, since the modules register themselves while they are imported
+        try:
+            package = importlib.import_module(self.package)
+            for module in pkgutil.iter_modules(package.__path__):
+                importlib.import_module(f"{self.package}.{module.name}")
+        except BaseException:
+            self._is_walked = False
+            raise
 
     def _load_plugins(self) -> None:
         if self._are_plugins_loaded:

@@ -169,12 +169,6 @@ class LossWindow:
         """Smallest loss in the window, NaN while it is empty."""
         return self.ordered[0] if self.ordered else math.nan
 
-    def recent_median(self, count: int) -> float:
-        """Return the lower median of the last `count` losses, NaN while there are fewer."""
-        if len(self.values) < count:
-            return math.nan
-        return sorted([self.values[-1 - i] for i in range(count)])[(count - 1) // 2]
-
     def deviation(self, is_log: bool) -> float:
         """Return 1.4826 MAD of the losses, or of their logarithms when all are positive."""
         if not self.values:

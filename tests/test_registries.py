@@ -142,3 +142,16 @@ def test_the_leaves_are_found_by_walking_their_package():
         package = importlib.import_module(registry.package)
         assert inspect.getdoc(package)
         assert len(registry.names()) >= 1
+
+
+def test_a_leaf_that_cannot_be_imported_is_told_every_time(tmp_path, monkeypatch):
+    """Asked once more, the registry must not pass for one that knows fewer names."""
+    package = tmp_path / "leaves_for_tests"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "broken.py").write_text("raise OSError('no such device')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry = Registry("sink", "leaves_for_tests")
+    for _ in range(2):
+        with pytest.raises(OSError, match="no such device"):
+            registry.get("anything")
