@@ -32,7 +32,7 @@ from gradguard.printable import printable
 from gradguard.record.directory import RunDirectory
 from gradguard.record.recorder import Recorder
 from gradguard.records import AnyRecord, Event, Finding
-from gradguard.snapshot import Snapshots
+from gradguard.snapshots import Snapshots
 from gradguard.step_report import StepReport
 
 
@@ -158,9 +158,12 @@ class Guard:
         """See `StepListener`."""
         if self._is_off:
             return
-        self._pipeline.put_effects_on()
-        if self._inner is not None:
-            self._inner.begin()
+        try:
+            self._pipeline.put_effects_on()
+            if self._inner is not None:
+                self._inner.begin()
+        except Exception as error:
+            self._give_up(error)
 
     def before_step(self, loss: Any) -> None:
         """See `StepListener`."""
@@ -203,7 +206,7 @@ class Guard:
         """What was observed for a step that the scaler skipped since does not belong to the next one."""
         try:
             if aside.notice_scaler(self._pipeline, self._losses, is_every_step_observed=True):
-                self._losses, self._sample_ids = [], ()
+                self._losses, self._sample_ids, self._report = [], (), None
         except Exception as error:
             self._give_up(error)
         self._stop_if_asked()
@@ -274,8 +277,11 @@ class Guard:
         self._is_off = True
         if self._attachment is not None:
             self._attachment.remove()
-        self._pipeline.take_effects_off()
-        self._pipeline.finish()
+        try:
+            self._pipeline.take_effects_off()
+            self._pipeline.finish()
+        except Exception as error:
+            self._fault("the last look at the run", error)
         steps = self._pipeline.step
         self._recorder.write(Event(step=max(0, steps - 1), event=status, message=f"{status} after {steps} steps"))
         self._recorder.finish(status)

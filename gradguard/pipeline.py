@@ -28,7 +28,7 @@ from gradguard.record.recorder import Recorder
 from gradguard.record.statistics import Flag
 from gradguard.records import AnyRecord, Event, Finding
 from gradguard.reset_watch import ResetWatch
-from gradguard.snapshot import Snapshots
+from gradguard.snapshots import Snapshots
 from gradguard.stats import StepStats
 from gradguard.target import Target
 
@@ -282,6 +282,7 @@ class Pipeline:
         )
         self.monitor.probe(self.stats)
         if self.target.snapshots is not None:
+            self.target.snapshots.forget()
             self.target.snapshots.take(self.step, self.judgement.state_dict(), is_confirmed=True)
 
     def _check_for_loaded_weights(self) -> None:

@@ -13,7 +13,8 @@ from gradguard.buffer_shadow import BufferShadow
 from gradguard.contracts import Effect
 from gradguard.functional import FLOAT32_MAX, exact_norm
 from gradguard.records import Finding
-from gradguard.snapshot import Snapshot, Snapshots
+from gradguard.snapshot import Snapshot
+from gradguard.snapshots import Snapshots
 from gradguard.stats import ABSENT, ParameterTable, StepStats
 
 

@@ -14,7 +14,7 @@ from gradguard.monitor import Monitor
 from gradguard.norm_limit import NO_BASELINE
 from gradguard.records import Finding
 from gradguard.running import NormWindow
-from gradguard.snapshot import Snapshots
+from gradguard.snapshots import Snapshots
 from gradguard.stats import StepStats
 from gradguard.target import Target
 

@@ -35,6 +35,7 @@ FLOORS = (
     {"attachment", "reset_watch", "loss_scale", "exchange", "finite_check", "buffer_shadow", "register"},
     {"diagnoses", "remedies", "sinks", "record", "policy"},
     {"monitor", "snapshot", "judgement", "audit", "faults"},
+    {"snapshots"},
     {"target", "gradient_statistics"},
     {"intervention", "periodic"},
     {"aside"},

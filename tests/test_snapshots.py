@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from trained import assert_same, build, state_of, train
 
-from gradguard.snapshot import CONFIRM_AFTER, Snapshots, free_memory_bytes
+from gradguard.snapshots import CONFIRM_AFTER, Snapshots, free_memory_bytes
 
 
 def keep(model, optimizer, every=200, share=0.5):

@@ -1,0 +1,154 @@
+"""Which verified-finite states are kept for a rollback, and which of them can be trusted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gradguard.finite_check import FiniteCheck
+from gradguard.functional import nonfinite_tensors
+from gradguard.snapshot import Snapshot, live_tensors, tensors_in
+
+
+CONFIRM_AFTER = 10  # quiet steps after which a snapshot counts as taken before a fault, which may show late
+ASIDE_STEPS = 50  # steps for which the state that a rollback replaced can be brought back
+
+
+def free_memory_bytes() -> int | None:
+    """Return the host memory that is free now, None where the system does not tell."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+class Snapshots:
+    """The snapshots that `rollback` may use: the last confirmed one, and one that waits to be confirmed.
+
+    A snapshot is only taken of a finite state, and counts only after `CONFIRM_AFTER` further steps without a finding: a
+    fault that shows late would otherwise be saved as good.
+
+    Args:
+        model: what is saved.
+        optimizer: what is saved.
+        every: steps between snapshots; the first ones come after 10, 20, 30 steps, then after ever longer times.
+        max_memory_share: none is taken that would need more than this share of the free memory.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, every: int, max_memory_share: float) -> None:
+        self._finite_check = FiniteCheck(model, more=lambda: live_tensors(model, optimizer, is_foreign=True))
+        self._finite_check.bad()  # what is infinite now is meant to be
+        self._model = model
+        self._optimizer = optimizer
+        self._every = every
+        self._max_memory_share = max_memory_share
+        self._good: Snapshot | None = None
+        self._pending: Snapshot | None = None
+        self._aside: Snapshot | None = None
+        self.next_step = 0
+        self.refusal = ""
+
+    @property
+    def good(self) -> Snapshot | None:
+        """The snapshot that a rollback restores, None when there is none."""
+        return self._good
+
+    def nbytes_needed(self) -> int:
+        """Return what one snapshot takes now, bytes; optimizer state that does not exist yet is not in it."""
+        tensors = self._live()
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+    def _live(self) -> list[Tensor]:
+        live = live_tensors(self._model, self._optimizer)
+        return [*live.values(), *tensors_in(dict(self._optimizer.state))]
+
+    def _check(self) -> Sequence[str]:
+        """Return what must not be saved: names of damaged tensors."""
+        state = list(tensors_in(dict(self._optimizer.state)))
+        return self._finite_check.bad() or ["the optimizer's state"] * len(nonfinite_tensors(state))
+
+    def _reason_to_refuse(self) -> str:
+        """Return why the present state is not to be saved, "" when it may be."""
+        free, needed = free_memory_bytes(), self.nbytes_needed()
+        if free is not None and needed > self._max_memory_share * free:
+            return (
+                f"a snapshot takes {needed / 1e6:,.0f} MB, more than {self._max_memory_share:.0%} of the "
+                f"{free / 1e6:,.0f} MB that are free; raise snapshots.max_memory_share or drop rollback from the policy"
+            )
+        bad = self._check()
+        return f"{bad[0]} is not finite" if bad else ""
+
+    def take(self, step: int, windows: dict[str, Any], is_confirmed: bool = False) -> bool:
+        """Save the present state, unless it is not finite or memory is short; return whether it was saved.
+
+        `refusal` says why it was not.
+        """
+        if self._pending is not None and not is_confirmed and step < self._pending.step + CONFIRM_AFTER:
+            self.next_step = self._pending.step + CONFIRM_AFTER  # one that waits is not replaced, or none is confirmed
+            return False
+        self.next_step = step + min(self._every, max(10, step // 4))
+        self.refusal = self._reason_to_refuse()
+        if self.refusal:
+            return False
+        snapshot = Snapshot(step, self._model, self._optimizer, windows)
+        if is_confirmed:
+            self._good = snapshot
+        else:
+            self._pending = snapshot
+        return True
+
+    def confirm(self, step: int) -> None:
+        """Count the waiting snapshot as good if it has been quiet since."""
+        if self._pending is not None and step >= self._pending.step + CONFIRM_AFTER:
+            self._good, self._pending, self._aside = self._pending, None, None
+
+    def next_due(self, step: int) -> int:
+        """Return the next step at which a snapshot is to be taken or confirmed."""
+        waiting = self._pending.step + CONFIRM_AFTER if self._pending is not None else self.next_step
+        return max(step + 1, min(self.next_step, waiting))
+
+    def forget(self) -> None:
+        """Drop every snapshot: what they hold no longer fits what is trained."""
+        self._good = self._pending = self._aside = None
+
+    def distrust(self) -> None:
+        """Drop the waiting snapshot: something was found wrong before it was confirmed; another is taken soon."""
+        if self._pending is not None:
+            self.next_step = self._pending.step + 2 * CONFIRM_AFTER
+            self._pending = None
+
+    def restore(self, step: int) -> None:
+        """Put the good snapshot back, if there is one; the state that it replaces is set aside if it may be saved."""
+        self._pending = None
+        if self._good is not None:
+            self._aside = None if self._reason_to_refuse() else Snapshot(step, self._model, self._optimizer, {})
+            self._good.restore(self._model, self._optimizer)
+
+    def take_aside(self, step: int) -> Snapshot | None:
+        """Hand over the state that the last rollback replaced, if that was at most `ASIDE_STEPS` steps ago."""
+        aside, self._aside = self._aside, None
+        return None if aside is None or step - aside.step > ASIDE_STEPS else aside
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return both snapshots and when the next one is due."""
+        return {
+            "good": self._good.state_dict() if self._good is not None else None,
+            "pending": self._pending.state_dict() if self._pending is not None else None,
+            "aside": self._aside.state_dict() if self._aside is not None else None,
+            "next_step": self.next_step,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put saved snapshots in place of the present ones."""
+        self._good = Snapshot.from_state_dict(state["good"]) if state["good"] is not None else None
+        self._pending = Snapshot.from_state_dict(state["pending"]) if state["pending"] is not None else None
+        self._aside = Snapshot.from_state_dict(state["aside"]) if state["aside"] is not None else None
+        self.next_step = int(state["next_step"])
