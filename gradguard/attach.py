@@ -39,8 +39,7 @@ def attach(
     """Guard an optimizer's steps from now on.
 
     Attach after loading weights and optimizer state, and before the first step. Nothing of the model or the optimizer
-    is
-    replaced: torch's own step hooks are used, so schedulers, GradScaler, copy, pickle and torch.save go on working,
+    is replaced: torch's own step hooks are used, so schedulers, GradScaler, copy, pickle and torch.save go on working,
     and a copy of the optimizer is not guarded.
 
     Args:
