@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from numbers import Real
 from types import TracebackType
 from typing import Any, Literal
 
@@ -26,6 +25,7 @@ from gradguard import aside, resume
 from gradguard.attachment import Attachment
 from gradguard.errors import TrainingStopped, UsageError, did_you_mean
 from gradguard.inner_evaluations import InnerEvaluations
+from gradguard.observed import Observed, checked_loss
 from gradguard.pipeline import Pipeline
 from gradguard.policy.schema import Policy
 from gradguard.printable import printable
@@ -66,8 +66,7 @@ class Guard:
         self._told: set[str] = set()
         self._is_off = False
         self._is_closed = False
-        self._losses: list[Any] = []
-        self._sample_ids: tuple[int | str, ...] = ()
+        self._observed = Observed()
         self._report: StepReport | None = None
         sinks = [sink.model_copy(deep=True) for sink in policy.sinks]
         self._recorder = Recorder(directory, sinks, self._fault)
@@ -93,29 +92,21 @@ class Guard:
         Raises:
             UsageError: not a number, or a tensor with several elements.
         """
-        given: Any = loss
-        if isinstance(given, Tensor):
-            if given.numel() != 1:
-                raise UsageError(
-                    f"observe() expects the loss as one number, got a tensor of shape {tuple(given.shape)}; "
-                    "reduce it first, such as loss.mean()"
-                )
-            given = given.detach()
-        elif not isinstance(given, Real):
-            raise UsageError(f"observe() expects a tensor or a number, got {type(given).__name__}")
+        given = checked_loss(loss)
         if self._is_off:
             return
         if self._pipeline.scale.is_used:
             self._notice_scaler()
-        self._losses.append(given)
-        if sample_ids is not None:
-            self._sample_ids += tuple(sample_ids)
+        watch = self._pipeline.watch
+        self._observed.add(watch.window + (not watch.is_pending), given, sample_ids, is_early=not watch.is_pending)
 
     @property
     def last(self) -> StepReport:
         """What happened at the last step; `last.skipped` tells a caller to hold its scheduler."""
+        pipeline, target = self._pipeline, self._pipeline.target
+        if pipeline.scale.is_used and pipeline.scale.has_unseen_skip() and not self._is_off:
+            return StepReport.of_scaler_skip(pipeline.step)
         if self._report is None:
-            pipeline, target = self._pipeline, self._pipeline.target
             by_guard = target.is_skipped
             by_scaler = pipeline.stats.found_inf
             self._report = StepReport(
@@ -170,18 +161,18 @@ class Guard:
         if self._is_off:
             self._pipeline.keep_pace()
             return
-        if loss is not None and not self._losses:
-            self._losses.append(loss)
+        losses, sample_ids = self._observed.of_window(self._pipeline.watch.window)
+        if loss is not None and not losses:
+            losses.append(loss)
         try:
             if self._pipeline.scale.is_used:
                 aside.notice_scaler(self._pipeline, (), is_every_step_observed=False)
-            self._pipeline.before_step(self._losses, self._sample_ids)
+            self._pipeline.before_step(losses, sample_ids)
         except Exception as error:
             self._pipeline.keep_pace()
             self._give_up(error)
         self._report = None
-        self._losses = []
-        self._sample_ids = ()
+        self._observed.clear()
         if self._pipeline.target.is_stopped:
             self._stop_if_asked()
 
@@ -205,8 +196,9 @@ class Guard:
     def _notice_scaler(self) -> None:
         """What was observed for a step that the scaler skipped since does not belong to the next one."""
         try:
-            if aside.notice_scaler(self._pipeline, self._losses, is_every_step_observed=True):
-                self._losses, self._sample_ids, self._report = [], (), None
+            if aside.notice_scaler(self._pipeline, self._observed.losses(), is_every_step_observed=True):
+                self._observed.clear()
+                self._report = None
         except Exception as error:
             self._give_up(error)
         self._stop_if_asked()
@@ -214,7 +206,7 @@ class Guard:
     def _stop_if_asked(self) -> None:
         if not self._pipeline.target.is_stopped or self._is_closed:
             return
-        finding = self._pipeline.findings[-1] if self._pipeline.findings else None
+        finding = self._pipeline.target.stop_finding
         why = finding.message if finding is not None else "a rule said so"
         message = f"stopped at step {self._pipeline.step}: {why}"
         if self.run_dir is not None:

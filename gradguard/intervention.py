@@ -7,15 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gradguard.contracts import Unavailable
+from gradguard.observed import SampleIds
 from gradguard.outcomes import Outcomes
 from gradguard.policy.decide import Action, RuleHistory, decide, dump_histories, load_histories
 from gradguard.policy.schema import Policy, Rule
 from gradguard.record.recorder import Recorder
 from gradguard.records import AnyRecord, Finding, Intervention, Withheld, WithheldReason
 from gradguard.target import Target
-
-
-SampleIds = tuple[int | str, ...]
 
 
 class Intervening:

@@ -52,6 +52,10 @@ class LossScale:
         self._count(missed)
         return missed
 
+    def has_unseen_skip(self) -> bool:
+        """Return whether the scaler lowered its scale since this was last read, and no step of this optimizer came."""
+        return self._scaler is not None and not self._is_applied and self._scaler.get_scale() < self.last_scale
+
     def _count(self, skips: int) -> None:
         """Count skips in a row; those before the first applied step are the scaler finding its scale."""
         if self._is_settled:

@@ -17,11 +17,12 @@ from torch.optim import Optimizer
 from gradguard import aside
 from gradguard.buffer_shadow import BufferShadow
 from gradguard.exchange import Exchange
-from gradguard.intervention import Intervening, SampleIds
+from gradguard.intervention import Intervening
 from gradguard.judgement import Judgement
 from gradguard.loss_scale import LossScale
 from gradguard.mean_loss import mean_loss
 from gradguard.monitor import Monitor
+from gradguard.observed import SampleIds
 from gradguard.periodic import Periodic
 from gradguard.policy.schema import Always, Policy, Rule
 from gradguard.record.recorder import Recorder

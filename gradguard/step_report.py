@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +32,11 @@ class StepReport:
     clip_coef: float
     findings: tuple[Finding, ...]
     records: tuple[AnyRecord, ...]
+
+    @classmethod
+    def of_scaler_skip(cls, step: int) -> StepReport:
+        """Return the report on a step that GradScaler did not even call."""
+        return cls(step, True, "scaler", math.nan, 1.0, 1.0, (), ())
 
     @property
     def interventions(self) -> tuple[Intervention, ...]:

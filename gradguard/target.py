@@ -36,6 +36,7 @@ class Target:
         is_skipped: a remedy decided that this step must not change anything.
         restored: the snapshot that a remedy put back at this step.
         is_stopped: a remedy decided that training ends here.
+        stop_finding: the finding behind `is_stopped`.
         is_rebaselined: a remedy asked that the rolling statistics start afresh.
         lr_factor: the guard's factor on the learning rate of the first param group at this step.
         clip_coef: product of the factors by which the gradients as a whole were scaled at this step.
@@ -54,6 +55,7 @@ class Target:
         self.effects: dict[str, Effect] = {}
         self.is_skipped = False
         self.is_stopped = False
+        self.stop_finding: Finding | None = None
         self.restored: Snapshot | None = None
         self.is_rebaselined = False
         self.clip_coef = 1.0

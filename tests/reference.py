@@ -251,4 +251,6 @@ class Divergence:
         is_lost = step < divergence_module.LOST_STEPS and level > divergence_module.LOST_RATIO * abs(initial)
         if has_grown and ((still_rises and is_far) or is_lost):
             return "critical"
-        return "info" if step - self.last_alarm >= divergence_module.REPEAT_INFO_AFTER else None
+        base = lower_median(first)
+        is_high = level > base + (self.ratio - 1.0) * abs(base) + 3.0 * noise
+        return "info" if is_high and step - self.last_alarm >= divergence_module.REPEAT_INFO_AFTER else None

@@ -106,8 +106,11 @@ class Divergence(Diagnosis[DivergenceState]):
         is_running_away = doubles and recent > LOSS_RATIO * abs(initial)
         is_lost_at_once = stats.step < LOST_STEPS and recent > LOST_RATIO * abs(initial)
         severity: Severity = "critical" if grew and (is_running_away or is_lost_at_once) else "info"
-        if severity == "info" and stats.step - state.last_alarm < REPEAT_INFO_AFTER:
-            return None
+        if severity == "info":
+            base = _median(state.first_losses)  # one low first loss is no reason to speak
+            is_high = recent > base + (self.ratio - 1.0) * abs(base) + 3.0 * noise
+            if not is_high or stats.step - state.last_alarm < REPEAT_INFO_AFTER:
+                return None
         return self._finding(state, stats, recent, initial, threshold, severity, "loss above its start")
 
     def _finding(

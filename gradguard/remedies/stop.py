@@ -29,6 +29,7 @@ class Stop(Remedy):
         """See `Remedy.apply`; the guard raises after the record is written."""
         target.drop_step()
         target.is_stopped = True
+        target.stop_finding = finding
         summary, snapshots = "training stopped", target.snapshots
         if target.stats.bad_state and snapshots is not None and snapshots.good is not None:
             summary += f", with the weights of step {snapshots.good.step}, the last that were good"
