@@ -142,7 +142,9 @@ def _tell(guard: Guard, model: nn.Module, table: ParameterTable, name: str | Non
     if guard.directory is None and is_main_rank():
         notes.append("no run_dir: the record is kept in memory only")
     watched = f"{len(table)} parameters" + (f" of {name!r}" if name else "")
+    # The journal's chain covers this event, and with it the policy that run.json shows.
+    sealed = {"policy_sha256": guard.directory.info["policy_sha256"]} if guard.directory is not None else {}
     message = f"gradguard watches {watched}, {len(policy.rules)} rules, mode {policy.mode}"
-    guard.announce(Event(event="attached", message=f"{message}. {'. '.join(notes)}.", data={"notes": notes}))
+    guard.announce(Event(event="attached", message=f"{message}. {'. '.join(notes)}.", data={"notes": notes, **sealed}))
     if guard.directory is not None:
         logger.info("{}", printable(f"recording to {guard.run_dir}"))

@@ -247,8 +247,9 @@ class Guard:
         Raises:
             UsageError: the state is of another version or of other parameters; nothing was changed.
         """
-        if state.get("version") != STATE_VERSION:
-            raise UsageError(f"a guard state of version {STATE_VERSION} is expected, got {state.get('version')!r}")
+        version = state.get("version") if isinstance(state, dict) else type(state).__name__
+        if version != STATE_VERSION:
+            raise UsageError(f"expected what state_dict() of version {STATE_VERSION} returned, got {version!r}")
         names = self._pipeline.monitor.table.names
         if state["parameters"] != names:
             other = [name for name in state["parameters"] if name not in set(names)]
@@ -278,6 +279,12 @@ class Guard:
         self._recorder.write(Event(step=max(0, steps - 1), event=status, message=f"{status} after {steps} steps"))
         self._recorder.finish(status)
         self._finalizer.detach()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise UsageError(
+            "a guard cannot be copied or pickled: it belongs to one optimizer and one record. Copy the model and the "
+            "optimizer, save guard.state_dict(), and attach a new guard to the copies"
+        )
 
     def __enter__(self) -> Guard:
         return self

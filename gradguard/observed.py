@@ -60,6 +60,10 @@ def checked_loss(loss: Any) -> Any:
         0.5
     """
     if isinstance(loss, Tensor):
+        if loss.is_complex():
+            raise UsageError(
+                "observe() expects a real loss, got a complex tensor; pass its absolute value or real part"
+            )
         if loss.numel() != 1:
             raise UsageError(
                 f"observe() expects the loss as one number, got a tensor of shape {tuple(loss.shape)}; "

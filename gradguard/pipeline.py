@@ -176,7 +176,7 @@ class Pipeline:
         if found:
             flags |= Flag.FINDING
             self.findings = list({id(finding): finding for _, finding in found}.values())
-            if target.snapshots is not None and any(finding.severity != "info" for finding in self.findings):
+            if target.snapshots is not None:
                 target.snapshots.distrust()
             self.records = self.intervening.act(found, sample_ids)
             if any(record.kind == "intervention" for record in self.records):

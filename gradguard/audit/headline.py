@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gradguard.audit.summary import Summary
 
+JUDGED_LOSSES = 50  # observed losses from which a loss that ended high is worth a word
 ENDINGS = {
     "closed": "",
     "running": " It is still running.",
@@ -20,7 +21,7 @@ ENDINGS = {
 def headline(summary: Summary) -> str:
     """Return a few sentences that a newcomer understands."""
     parts = _what_happened(summary), _did_it_help(summary), _loss(summary), _caveat(summary)
-    return "".join(parts) + ENDINGS.get(summary.status, "")
+    return "".join(parts) + _ending(summary)
 
 
 def plural(number: int, noun: str, nouns: str = "") -> str:
@@ -40,6 +41,10 @@ def _what_happened(summary: Summary) -> str:
     steps = plural(summary.num_steps, "step")
     if not summary.num_steps and not num_findings and not num_actions:
         return "Nothing to judge: no step was recorded."
+    if any(problem.kind == "missing" for problem in summary.problems):
+        return f"Part of the record is missing, so what happened in {steps} cannot be told."
+    if not num_actions and not num_serious and _ended_high(summary):
+        return f"The guard had no reason to act in {steps}, but the loss ended above its start: nothing was learned."
     if not num_actions and not num_serious:
         notes = f", {plural(num_findings, 'minor finding')}" if num_findings else ""
         return f"Healthy: {steps}, nothing that needed the guard{notes}."
@@ -53,6 +58,13 @@ def _what_happened(summary: Summary) -> str:
         counts[group.diagnosis] = counts.get(group.diagnosis, 0) + group.count
     times = "once" if num_actions == 1 else f"{num_actions:,} times"
     return f"The guard stepped in {times} in {steps} ({_count_by_diagnosis(counts)})."
+
+
+def _ended_high(summary: Summary) -> bool:
+    loss = summary.loss
+    if loss.first is None or loss.median_last is None or loss.num_observed < JUDGED_LOSSES:
+        return False
+    return loss.median_last > loss.first + 0.5 * abs(loss.first)
 
 
 def _count_by_diagnosis(counts: dict[str, int]) -> str:
@@ -78,6 +90,13 @@ def _loss(summary: Summary) -> str:
     if loss.first is None or loss.median_last is None or loss.num_observed < 2:
         return ""
     return f" The loss went from {loss.first:.3g} to {loss.median_last:.3g}."
+
+
+def _ending(summary: Summary) -> str:
+    stops = [group for group in summary.interventions if group.remedy == "stop"]
+    if summary.status == "stopped" and stops:
+        return f" The policy stopped it at step {stops[-1].last_step} because of {stops[-1].diagnosis}."
+    return ENDINGS.get(summary.status, "")
 
 
 def _caveat(summary: Summary) -> str:

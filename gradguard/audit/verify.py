@@ -14,15 +14,16 @@ from gradguard.audit.line import Line, NewerVersionError, read_lines
 from gradguard.audit.locate import locate, read_info
 from gradguard.audit.problem import Problem, ProblemKind
 from gradguard.errors import RecordError
-from gradguard.record.directory import JOURNAL_FILE, STATISTICS_FOLDER
+from gradguard.record.directory import INFO_FILE, JOURNAL_FILE, STATISTICS_FOLDER, policy_hash
 from gradguard.record.journal import first_link, seal
 
 
 def verify_run(path: str | os.PathLike[str], name: str | None = None) -> list[Problem]:
     """Check every line of the journal and every chunk of statistics.
 
-    The hashes show that the journal was not edited after it was written, by accident or by someone who does not
-    recompute them. They are no signature: whoever rewrites all of it, run.json included, is not found out.
+    The hashes show that the journal and the policy were not edited after they were written, by accident or by someone
+    who does not recompute them; of the statistics only the number and the order of rows is checked. They are no
+    signature: whoever rewrites all of it, run.json included, is not found out.
 
     Args:
         path: the run directory.
@@ -42,6 +43,7 @@ def verify_run(path: str | os.PathLike[str], name: str | None = None) -> list[Pr
         lines = list(read_lines(folder / JOURNAL_FILE))
         problems += _check_lines(lines, str(info["run_id"]))
         problems += _check_end(lines, info)
+        problems += _check_policy(lines, info)
         num_resumed = sum(line.fields is not None and line.fields.get("event") == "resumed" for line in lines)
     else:
         problems.append(Problem(kind="missing", file=JOURNAL_FILE, message="the journal is missing"))
@@ -96,6 +98,15 @@ def _check_end(lines: list[Line], info: dict[str, Any]) -> Iterator[Problem]:
         yield Problem(kind="cut_off", file=JOURNAL_FILE, message=message)
 
 
+def _check_policy(lines: list[Line], info: dict[str, Any]) -> Iterator[Problem]:
+    """Compare the policy in run.json with its hash, which the first event sealed into the chain."""
+    attached = next((line.fields for line in lines if line.fields and line.fields.get("event") == "attached"), {})
+    data = attached.get("data")
+    sealed = data.get("policy_sha256") if isinstance(data, dict) else None
+    if sealed is not None and sealed != policy_hash(info.get("policy")):
+        yield Problem(kind="changed", file=INFO_FILE, message="the policy is not the one that the run started with")
+
+
 def _check_statistics(folder: Path, info: dict[str, Any], num_resumed: int) -> Iterator[Problem]:
     chunks, problems = open_chunks(folder / STATISTICS_FOLDER, info.get("layouts"))
     yield from problems
@@ -104,6 +115,13 @@ def _check_statistics(folder: Path, info: dict[str, Any], num_resumed: int) -> I
     for missing in sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers)):
         file = f"{STATISTICS_FOLDER}/{missing:06d}.npy"
         yield Problem(kind="missing", file=file, message="the chunk is missing")
+    num_rows = sum(len(chunk.rows) for chunk in chunks)
+    is_damage_told = problems or any(chunk.num_spare_bytes for chunk in chunks)
+    if not is_damage_told and (expected := info.get("num_rows")) is not None and num_rows != expected:
+        message = f"{num_rows} rows, {expected} when the run closed"
+        yield Problem(kind="missing" if num_rows < expected else "statistics", file=STATISTICS_FOLDER, message=message)
+    if lost := info.get("num_rows_lost"):
+        yield Problem(kind="missing", file=STATISTICS_FOLDER, message=f"{lost} rows that the disk did not take")
     last = None
     for chunk in chunks:
         if spare := chunk.num_spare_bytes:

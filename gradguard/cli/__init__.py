@@ -27,7 +27,7 @@ COMMANDS = {
     "audit": "Summarise a run: is it healthy, what was done, did it help.",
     "show": "Show all that is recorded about one step.",
     "verify": "Check that a record is complete and was not edited.",
-    "explain": "Explain a diagnosis, a remedy, a preset or a policy.",
+    "explain": "Explain a diagnosis, a remedy or a sink.",
     "schema": "Print the JSON Schema of policy files, for editors.",
 }
 PACKAGES = ("torch", "numpy", "pydantic")

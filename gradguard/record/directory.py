@@ -76,6 +76,8 @@ class RunDirectory:
             ...     sorted(entry.name for entry in run.path.iterdir())
             ['interventions.jsonl', 'run.json', 'statistics']
         """
+        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+            raise RunDirectoryError(f"run_dir must be the path of a directory, got {path!r}")
         if name is not None:
             _check_name(name)
         wanted = Path(os.path.abspath(os.path.expanduser(path)))
@@ -138,6 +140,8 @@ class RunDirectory:
         self.info["last_hash"] = self.journal.last_hash
         try:
             self.statistics.close()
+            self.info["num_rows"] = self.statistics.num_rows
+            self.info["num_rows_lost"] = self.statistics.num_lost
         finally:
             self.journal.close()
             self.write_info()
@@ -160,6 +164,11 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def policy_hash(policy: Any) -> str:
+    """Return the sha256 of a resolved policy's JSON text."""
+    return hashlib.sha256(to_json(policy).encode("ascii")).hexdigest()
 
 
 class _TakenError(Exception):
@@ -189,9 +198,7 @@ def _try(remove: Callable[[], None]) -> None:
 
 
 def _facts(name: str | None, info: Mapping[str, Any]) -> dict[str, Any]:
-    policy_hash = {}
-    if "policy" in info:
-        policy_hash["policy_sha256"] = hashlib.sha256(to_json(info["policy"]).encode("ascii")).hexdigest()
+    sealed = {"policy_sha256": policy_hash(info["policy"])} if "policy" in info else {}
     return {
         "v": INFO_VERSION,
         "run_id": uuid.uuid4().hex,
@@ -203,7 +210,7 @@ def _facts(name: str | None, info: Mapping[str, Any]) -> dict[str, Any]:
         "host": socket.gethostname(),
         "layouts": [],
         **info,
-        **policy_hash,
+        **sealed,
     }
 
 

@@ -55,7 +55,7 @@ class Console(Sink):
             self._show(_level(record.finding), key, _line(record, record.finding, done))
         elif isinstance(record, Outcome) and record.verdict in VERDICTS:
             level, words = VERDICTS[record.verdict]
-            line = f"step {record.step}: the intervention of record {record.of} {words}. {record.reason}"
+            line = f"step {record.step}: what was done at step {record.step - record.horizon} {words}: {record.reason}"
             self._show(level, ("outcome", record.verdict), line)
         elif isinstance(record, Event):
             line = f"step {record.step}: {record.event}: {record.message}"

@@ -1,5 +1,6 @@
 """Attached once, undone whole: every hook that attaching adds is gone after close, or after an attach that failed."""
 
+import copy
 import os
 
 import pytest
@@ -167,3 +168,34 @@ def test_an_attach_that_fails_half_way_is_undone(make_net):
     with pytest.raises(RuntimeError, match="no post-hooks here"):
         gradguard.attach(model, optimizer)
     assert hooks(model, optimizer) == before
+
+
+@pytest.mark.parametrize("run_dir", ["", 5])
+def test_a_run_dir_that_is_no_path_is_refused(run_dir):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(gradguard.RunDirectoryError, match="must be the path of a directory"):
+        gradguard.attach(model, optimizer, run_dir=run_dir)
+    assert not optimizer._optimizer_step_pre_hooks
+
+
+def test_a_guard_itself_is_not_copied_in_silence():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradguard.attach(model, optimizer) as guard, pytest.raises(gradguard.UsageError, match="attach a new guard"):
+        copy.deepcopy(guard)
+
+
+@pytest.mark.parametrize("bad", [None, {}, {"version": 99}])
+def test_a_state_that_is_none_is_refused(bad):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradguard.attach(model, optimizer) as guard, pytest.raises(gradguard.UsageError, match="state_dict"):
+        guard.load_state_dict(bad)
+
+
+def test_a_complex_loss_is_refused():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradguard.attach(model, optimizer) as guard, pytest.raises(gradguard.UsageError, match="complex"):
+        guard.observe(torch.ones((), dtype=torch.complex64))

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+import gradguard
 from gradguard.audit.read import read_run
 from gradguard.audit.summary import summarise
 from gradguard.record.directory import RunDirectory
@@ -122,3 +123,18 @@ def test_a_summary_is_strict_json_and_holds_its_headline(record):
 
 def test_the_same_run_gives_the_same_summary(recorded):
     assert summarise(read_run(recorded)) == summarise(read_run(recorded))
+
+
+def test_a_run_whose_loss_ended_above_its_start_is_not_called_healthy(tmp_path):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with gradguard.attach(model, optimizer, run_dir=tmp_path / "run") as guard:
+        for step in range(100):
+            optimizer.zero_grad()
+            model(torch.ones(2, 1)).mean().backward()
+            guard.observe(1.0 + step / 20)
+            optimizer.step()
+    headline = summarise(gradguard.read_run(tmp_path / "run")).headline
+    assert not headline.startswith("Healthy")
+    assert "ended above its start" in headline

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+import gradguard
 from gradguard.audit.read import read_run
 from gradguard.audit.verify import verify_run
 from gradguard.errors import RecordError
@@ -186,3 +187,33 @@ def test_a_missing_chunk_and_half_a_row_are_found(recorded):
 def test_what_is_no_run_is_an_error(tmp_path):
     with pytest.raises(RecordError, match="not a run directory"):
         verify_run(tmp_path)
+
+
+def real_run(path):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradguard.attach(model, optimizer, run_dir=path) as guard:
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 2)).square().mean()
+            loss.backward()
+            guard.observe(loss)
+            optimizer.step()
+    return path
+
+
+def test_statistics_that_were_taken_away_are_missed(tmp_path):
+    path = real_run(tmp_path / "run")
+    assert verify_run(path) == []
+    for chunk in (path / "statistics").iterdir():
+        chunk.unlink()
+    assert [problem.kind for problem in verify_run(path)] == ["missing"]
+
+
+def test_a_policy_that_was_edited_afterwards_is_found(tmp_path):
+    path = real_run(tmp_path / "run")
+    info = path / "run.json"
+    info.write_text(info.read_text().replace('"mode": "enforce"', '"mode": "observe"'))
+    (problem,) = verify_run(path)
+    assert (problem.kind, problem.file) == ("changed", "run.json")

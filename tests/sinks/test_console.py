@@ -108,10 +108,10 @@ def test_a_dry_run_says_what_would_have_been_done(lines):
 def test_a_remedy_that_made_it_worse_is_a_warning_and_the_unknown_is_silent(lines):
     console = Console()
     for verdict in ("worse", "helped", "unknown"):
-        console.emit(Outcome(step=9, of=4, verdict=verdict, reason="Because."))
+        console.emit(Outcome(step=9, of=4, horizon=5, verdict=verdict, reason="Because."))
     assert lines == [
-        "WARNING|step 9: the intervention of record 4 made it worse. Because.",
-        "INFO|step 9: the intervention of record 4 helped. Because.",
+        "WARNING|step 9: what was done at step 4 made it worse: Because.",
+        "INFO|step 9: what was done at step 4 helped: Because.",
     ]
 
 
