@@ -74,14 +74,15 @@ def attach(
     """
     _check(model, optimizer)
     resolved = load_policy(policy)
-    table = Monitor(model, optimizer, resolved.monitor.parameters).table
+    monitor = Monitor(model, optimizer, resolved.monitor.parameters)
+    table = monitor.table
     _check_patterns(resolved, table)
     directory = None
     if run_dir is not None and is_main_rank():
         info = {"policy": resolved.model_dump(mode="json"), "versions": describe_environment()}
         directory = RunDirectory.create(run_dir, name=name, info=info)
     try:
-        guard = Guard(model, optimizer, resolved, directory=directory, scaler=scaler, notify=notify)
+        guard = Guard(monitor, resolved, directory=directory, scaler=scaler, notify=notify)
     except BaseException:
         if directory is not None:
             directory.finish("failed")
@@ -132,7 +133,7 @@ def _tell(guard: Guard, model: nn.Module, table: ParameterTable, name: str | Non
         notes.append(
             f"rollback unavailable: {snapshots.refusal}"
             if snapshots.good is None
-            else f"snapshots take {snapshots.nbytes_needed() / 1e6:.3g} MB each and more once the optimizer has state"
+            else f"snapshots take {snapshots.nbytes / 1e6:.3g} MB each and more once the optimizer has state"
         )
     armed = {rule.when.name: warmup for rule in policy.rules if (warmup := getattr(rule.when, "warmup", 0))}
     if armed:

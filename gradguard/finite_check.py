@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import compress
+from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor, nn
 
-from gradguard.functional import dense_values, nonfinite_tensors
+from gradguard.functional import dense_values, grad_norms, has_nonfinite
+from gradguard.stats import FloatArray
+
+
+class Looked(NamedTuple):
+    """What is looked at: names and tensors, parameters first, then the buffers from `first_buffer` on."""
+
+    names: list[str]
+    tensors: list[Tensor]
+    first_buffer: int
 
 
 class FiniteCheck:
@@ -17,33 +29,55 @@ class FiniteCheck:
 
     Args:
         model: its parameters and buffers are looked at.
-        more: returns further named tensors to look at, such as parameters that the model does not own.
+        more: returns further named tensors to look at, before all others, such as parameters that the model does not
+            own.
         clean: turns a name in the model into the one that is told.
     """
 
     def __init__(
-        self, model: nn.Module, more: Callable[[], dict[str, Tensor]], clean: Callable[[str], str] = str
+        self, model: nn.Module, more: Callable[[], Mapping[str, Tensor]], clean: Callable[[str], str] = str
     ) -> None:
         self._model = model
         self._more = more
         self._clean = clean
         self._expected: dict[str, bool | None] = {}  # buffers: None finite, False infinite, True NaN when first seen
 
-    def bad(self) -> tuple[str, ...]:
-        """Return the names of damaged tensors: the parameters first, then the buffers."""
-        named: dict[int, tuple[str, Tensor]] = {id(tensor): (name, tensor) for name, tensor in self._more().items()}
+    def look(self) -> Looked:
+        """Return all floating tensors as they are now."""
+        more = self._more()
+        names, tensors = list(more), list(more.values())
+        known = set(map(id, tensors))
         for name, param in self._model.named_parameters():
-            named.setdefault(id(param), (self._clean(name), param))
-        parameters = list(named.values())
-        buffers = [(self._clean(name), buffer) for name, buffer in self._model.named_buffers()]
-        entries = [(name, tensor.detach()) for name, tensor in (*parameters, *buffers)]
-        damaged = {entries[i][0]: entries[i][1] for i in nonfinite_tensors([tensor for _, tensor in entries])}
-        for name, _ in buffers:
-            if name not in self._expected:
-                self._expected[name] = _has_nan(damaged[name]) if name in damaged else None
-            if name in damaged and not self._is_news(name, damaged[name]):
-                del damaged[name]
-        return tuple(damaged)
+            if id(param) not in known:
+                names.append(self._clean(name))
+                tensors.append(param)
+        first_buffer = len(names)
+        for name, buffer in self._model.named_buffers():
+            names.append(self._clean(name))
+            tensors.append(buffer)
+        floating = [tensor.is_floating_point() or tensor.is_complex() for tensor in tensors]
+        return Looked(
+            list(compress(names, floating)),
+            [tensor.detach() for tensor in compress(tensors, floating)],
+            sum(floating[:first_buffer]),
+        )
+
+    def bad(self, looked: Looked | None = None, norms: FloatArray | None = None) -> tuple[str, ...]:
+        """Return the names of damaged tensors: the parameters first, then the buffers.
+
+        Args:
+            looked: what `look` returned, None for what it returns now.
+            norms: the norm of each, None when they are not known yet.
+        """
+        if looked is None or norms is None:
+            looked = self.look()
+            norms = grad_norms(looked.tensors)
+        names, tensors, first_buffer = looked
+        suspects = [i for i in np.flatnonzero(~np.isfinite(norms)).tolist() if has_nonfinite(tensors[i])]
+        for i in range(first_buffer, len(names)):
+            if names[i] not in self._expected:
+                self._expected[names[i]] = _has_nan(tensors[i]) if i in suspects else None
+        return tuple(names[i] for i in suspects if i < first_buffer or self._is_news(names[i], tensors[i]))
 
     def _is_news(self, name: str, buffer: Tensor) -> bool:
         expected = self._expected[name]

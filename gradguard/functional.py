@@ -44,17 +44,33 @@ def grad_norms(grads: Sequence[Tensor]) -> FloatArray:
         >>> grad_norms([torch.tensor([3.0, 4.0]), torch.zeros(2)])
         array([5., 0.], dtype=float32)
     """
+    norms = np.empty(len(grads), dtype=np.float32)
+    for where, values in device_norms(grads):
+        norms[where] = values.to("cpu", torch.float32).numpy()
+    return norms
+
+
+def device_norms(grads: Sequence[Tensor]) -> list[tuple[list[int], Tensor]]:
+    """Return the L2 norms where the gradients are: (positions, their norms) for each device and dtype, without waiting.
+
+    Example:
+        >>> device_norms([torch.tensor([3.0, 4.0]), torch.zeros(2)])
+        [([0, 1], tensor([5., 0.]))]
+    """
+    kinds = {(grad.device, grad.dtype, grad.layout, type(grad)) for grad in grads}
+    if len(kinds) == 1 and next(iter(kinds))[2:] == (torch.strided, Tensor) and not grads[0].is_complex():
+        wide = grads[0].dtype if grads[0].dtype in _WIDE else torch.float32
+        return [(list(range(len(grads))), torch.stack(torch._foreach_norm(list(grads), 2, dtype=wide)))]
     groups: dict[tuple[torch.device, torch.dtype], tuple[list[int], list[Tensor]]] = defaultdict(lambda: ([], []))
     for index, grad in enumerate(grads):
         values = dense_values(_whole(grad))
         where, members = groups[(values.device, values.dtype)]
         where.append(index)
         members.append(values)
-    norms = np.empty(len(grads), dtype=np.float32)
-    for (_, dtype), (where, members) in groups.items():
-        wide = dtype if dtype in _WIDE else torch.float32
-        norms[where] = torch.stack(torch._foreach_norm(members, 2, dtype=wide)).to("cpu", torch.float32).numpy()
-    return norms
+    return [
+        (where, torch.stack(torch._foreach_norm(members, 2, dtype=dtype if dtype in _WIDE else torch.float32)))
+        for (_, dtype), (where, members) in groups.items()
+    ]
 
 
 def _whole(grad: Tensor) -> Tensor:
@@ -99,7 +115,17 @@ def nonfinite_tensors(tensors: Sequence[Tensor]) -> list[int]:
         return []
     norms = grad_norms([tensor.detach() for _, tensor in floating])
     suspects = [floating[i] for i in np.flatnonzero(~np.isfinite(norms))]
-    return [i for i, tensor in suspects if not bool(dense_values(_whole(tensor)).isfinite().all())]
+    return [i for i, tensor in suspects if has_nonfinite(tensor)]
+
+
+def has_nonfinite(tensor: Tensor) -> bool:
+    """Return whether a tensor holds a NaN or infinite entry.
+
+    Example:
+        >>> has_nonfinite(torch.tensor([1.0, float("inf")]))
+        True
+    """
+    return not bool(dense_values(_whole(tensor)).isfinite().all())
 
 
 def clip_coefficient(norm: float, max_norm: float) -> float:

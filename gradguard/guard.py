@@ -18,13 +18,13 @@ from typing import Any, Literal
 
 import torch
 from loguru import logger
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from gradguard import aside, resume
 from gradguard.attachment import Attachment
 from gradguard.errors import TrainingStopped, UsageError, did_you_mean
 from gradguard.inner_evaluations import InnerEvaluations
+from gradguard.monitor import Monitor
 from gradguard.observed import Observed, checked_loss
 from gradguard.pipeline import Pipeline
 from gradguard.policy.schema import Policy
@@ -43,8 +43,7 @@ class Guard:
     """Watches over one optimizer's steps; made by `gradguard.attach`.
 
     Args:
-        model: the user's model.
-        optimizer: the user's optimizer.
+        monitor: measures the gradients of the user's optimizer.
         policy: what is looked for and what is done about it.
         directory: where the record goes, or None to keep it in memory.
         scaler: the GradScaler in use, or None.
@@ -53,8 +52,7 @@ class Guard:
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: Optimizer,
+        monitor: Monitor,
         policy: Policy,
         *,
         directory: RunDirectory | None = None,
@@ -70,13 +68,13 @@ class Guard:
         self._report: StepReport | None = None
         sinks = [sink.model_copy(deep=True) for sink in policy.sinks]
         self._recorder = Recorder(directory, sinks, self._fault)
-        self._pipeline = Pipeline(model, optimizer, policy, scaler, self._recorder, self._fault)
+        self._pipeline = Pipeline(monitor, policy, scaler, self._recorder, self._fault)
         self._pipeline.target.notify = notify
-        self._inner = InnerEvaluations(self._pipeline) if InnerEvaluations.is_needed(optimizer) else None
+        self._inner = InnerEvaluations(self._pipeline) if InnerEvaluations.is_needed(monitor.optimizer) else None
         self._attachment: Attachment | None = None
         try:
             self._pipeline.start()
-            self._attachment = Attachment(optimizer, self)
+            self._attachment = Attachment(monitor.optimizer, self)
         except BaseException:
             self._pipeline.watch.close()
             raise

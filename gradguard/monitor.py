@@ -32,6 +32,8 @@ def clean_name(name: str, wrappers: Sequence[str]) -> str:
         >>> clean_name("_orig_mod.head.weight", ["_orig_mod"])
         'head.weight'
     """
+    if not wrappers and not any(wrapper in name for wrapper in WRAPPERS[1:]):
+        return name
     parts = name.split(".")
     for wrapper in wrappers:
         if parts[0] == wrapper:
@@ -55,7 +57,7 @@ def wrappers_of(model: nn.Module) -> list[str]:
 
 def is_compiled(model: nn.Module) -> bool:
     """Return whether the model, or a module in it, went through torch.compile."""
-    return any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in model.modules())
+    return any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in model.modules())
 
 
 def parameter_names(model: nn.Module) -> dict[int, str]:
@@ -81,7 +83,7 @@ class Monitor:
         self.table = ParameterTable([], [], [], [])
         self._signature: tuple[int, ...] = ()
         wrappers = wrappers_of(model)
-        self._finite_check = FiniteCheck(
+        self.finite_check = FiniteCheck(
             model,
             more=lambda: dict(zip(self.table.names, self.params, strict=True)),
             clean=lambda name: clean_name(name, wrappers),
@@ -200,17 +202,17 @@ class Monitor:
         Args:
             stats: its `weight_norms`, `sgd_reach` and `bad_state` are written.
         """
-        stats.weight_norms = grad_norms([param.detach() for param in self.params])
+        looked = self.finite_check.look()
+        norms = grad_norms(looked.tensors)
+        position = {name: i for i, name in enumerate(looked.names)}
+        rows = [position.get(name, len(norms)) for name in self.table.names]  # what is no floating number is not there
+        stats.weight_norms = np.append(norms, np.float32(np.nan))[rows]
         total = float(np.linalg.norm(stats.weight_norms.astype(np.float64)))
         usual = math.sqrt(2.0 * sum(shape[0] for shape in self.table.shapes if len(shape) >= 2))  # He initialisation
         if isinstance(self.optimizer, torch.optim.SGD) and 0 < total < math.inf:
             stats.sgd_reach = max(total, usual)
-        stats.bad_state = self.nonfinite_state()
+        stats.bad_state = self.finite_check.bad(looked, norms)
 
     def nonfinite_parameters(self) -> tuple[str, ...]:
         """Return the names of monitored parameters that hold NaN or infinite entries."""
         return tuple(self.table.names[i] for i in nonfinite_tensors([param.detach() for param in self.params]))
-
-    def nonfinite_state(self) -> tuple[str, ...]:
-        """Return the names of parameters and buffers that hold NaN or infinite entries, see `FiniteCheck`."""
-        return self._finite_check.bad()

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
 
 from gradguard import aside
 from gradguard.buffer_shadow import BufferShadow
 from gradguard.exchange import Exchange
+from gradguard.grad_scale import GradScale, is_foldable
 from gradguard.intervention import Intervening
 from gradguard.judgement import Judgement
 from gradguard.loss_scale import LossScale
@@ -38,8 +37,7 @@ class Pipeline:
     """Owns what changes from step to step, and runs the flow.
 
     Args:
-        model: the user's model.
-        optimizer: the user's optimizer.
+        monitor: measures the gradients of the user's optimizer.
         policy: what is looked for and what is done about it.
         scaler: the user's GradScaler, or None.
         recorder: takes records and rows.
@@ -48,8 +46,7 @@ class Pipeline:
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: Optimizer,
+        monitor: Monitor,
         policy: Policy,
         scaler: torch.amp.GradScaler | None,
         recorder: Recorder,
@@ -58,7 +55,8 @@ class Pipeline:
         self.policy = policy
         self.recorder = recorder
         self._on_fault = on_fault
-        self.monitor = Monitor(model, optimizer, policy.monitor.parameters)
+        self.monitor = monitor
+        model, optimizer = monitor.model, monitor.optimizer
         self.scale = LossScale(scaler)
         self.step = 0
         self.stats = StepStats(len(self.monitor.table))
@@ -73,7 +71,9 @@ class Pipeline:
         self.target.buffers = BufferShadow.of(model) if "buffers" in needs else None
         options = policy.snapshots
         if "snapshots" in needs:
-            self.target.snapshots = Snapshots(model, optimizer, options.every, options.max_memory_share)
+            self.target.snapshots = Snapshots(
+                model, optimizer, options.every, options.max_memory_share, monitor.finite_check
+            )
         self.exchange = Exchange(self.monitor.params[0].device) if Exchange.is_needed() else None
         self._has_agreed = False
         self.watch = ResetWatch(self.monitor.params)
@@ -87,7 +87,9 @@ class Pipeline:
         self.monitor.probe(self.stats)
         self.start_versions = [param._version for param in self.monitor.params]
         if self.target.snapshots is not None:
-            self.target.snapshots.take(self.step, self.judgement.state_dict(), is_confirmed=True)
+            self.target.snapshots.take(
+                self.step, self.judgement.state_dict(), is_confirmed=True, bad=self.stats.bad_state
+            )
 
     def before_step(self, losses: Sequence[Any], sample_ids: SampleIds = ()) -> None:
         """Judge the gradients as they are now and change what the policy says.
@@ -123,7 +125,9 @@ class Pipeline:
             effect.before_step(self.target, self.step)
 
     def take_effects_off(self) -> None:
-        """Undo what `put_effects_on` did."""
+        """Undo what was put in force for this step."""
+        if self.target.grad_scale is not None:
+            self.target.grad_scale.take_off()
         for effect in self.target.effects.values():
             effect.take_off(self.target)
 
@@ -187,6 +191,8 @@ class Pipeline:
             for effect in target.effects.values():
                 effect.on_gradients(target, self.step)
         self.put_effects_on()
+        if target.grad_scale is not None:
+            target.grad_scale.put_on()
         if target.is_skipped:
             flags |= Flag.SKIPPED_BY_GUARD
         if target.is_rebaselined:
@@ -233,8 +239,8 @@ class Pipeline:
     def after_step(self) -> None:
         """Undo what was only for the step, accept its results, and do what is due now and then."""
         target = self.target
+        self.take_effects_off()
         if target.effects:
-            self.take_effects_off()
             target.effects = {name: effect for name, effect in target.effects.items() if effect.goes_on(self.step + 1)}
         self.watch.after_step()
         self.scale.after_step(self.stats)
@@ -252,8 +258,11 @@ class Pipeline:
         self.watch.close()
 
     def _read_parameters(self) -> None:
-        self.target.params = self.monitor.params
-        self.target.table = self.monitor.table
+        target = self.target
+        target.params, target.table = self.monitor.params, self.monitor.table
+        if target.grad_scale is not None:
+            target.grad_scale.take_off()
+        target.grad_scale = GradScale(target.optimizer) if is_foldable(target.optimizer, target.params) else None
 
     def _take_new_layout(self) -> None:
         """The optimizer has new parameters: measure them too, and start the rolling statistics afresh."""
@@ -284,7 +293,9 @@ class Pipeline:
         self.monitor.probe(self.stats)
         if self.target.snapshots is not None:
             self.target.snapshots.forget()
-            self.target.snapshots.take(self.step, self.judgement.state_dict(), is_confirmed=True)
+            self.target.snapshots.take(
+                self.step, self.judgement.state_dict(), is_confirmed=True, bad=self.stats.bad_state
+            )
 
     def _check_for_loaded_weights(self) -> None:
         """Before the first step: if weights were loaded since the guard was attached, start from these."""

@@ -18,7 +18,7 @@ PARAMETER, BUFFER = "parameter ", "buffer "  # begin the keys of a snapshot's te
 def host_copy(value: Any) -> Any:
     """Return a copy of a nested optimizer state with every tensor in host memory."""
     if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
+        return value.detach().clone() if value.is_cpu else value.detach().to("cpu")
     if isinstance(value, dict):
         return {key: host_copy(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -63,12 +63,21 @@ class Snapshot:
         optimizer: its per-parameter state, and parameters that the model does not own, are copied. Learning rates and
             other options of the param groups are not: they belong to the schedule, which goes on.
         windows: the guard's rolling statistics at that step.
+        live: what `live_tensors` returns, when that is known already.
     """
 
-    def __init__(self, step: int, model: nn.Module, optimizer: Optimizer, windows: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        step: int,
+        model: nn.Module,
+        optimizer: Optimizer,
+        windows: dict[str, Any],
+        live: dict[str, Tensor] | None = None,
+    ) -> None:
         self.step = step
         self.windows = windows
-        self._tensors = {key: host_copy(tensor) for key, tensor in live_tensors(model, optimizer).items()}
+        live = live_tensors(model, optimizer) if live is None else live
+        self._tensors = {key: host_copy(tensor) for key, tensor in live.items()}
         self._state = [
             host_copy(dict(optimizer.state[param])) if param in optimizer.state else None
             for group in optimizer.param_groups
@@ -115,11 +124,12 @@ def live_tensors(model: nn.Module, optimizer: Optimizer, is_foreign: bool = Fals
         optimizer: gives its parameters.
         is_foreign: leave the model's own tensors out.
     """
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     named: dict[str, Tensor] = {}
     if not is_foreign:
-        named |= {PARAMETER + name: param.detach() for name, param in model.named_parameters()}
-        named |= {BUFFER + name: buffer.detach() for name, buffer in model.named_buffers()}
-    owned = {id(param) for param in model.parameters()}
+        named |= {PARAMETER + name: param.detach() for name, param in parameters.items()}
+        named |= {BUFFER + name: buffer.detach() for name, buffer in buffers.items()}
+    owned = set(map(id, parameters.values()))
     for index, group in enumerate(optimizer.param_groups):
         for position, param in enumerate(group["params"]):
             if id(param) not in owned:

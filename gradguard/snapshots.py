@@ -41,11 +41,26 @@ class Snapshots:
         optimizer: what is saved.
         every: steps between snapshots; the first ones come after 10, 20, 30 steps, then after ever longer times.
         max_memory_share: none is taken that would need more than this share of the free memory.
+        finite_check: tells what must not be saved; None for one of its own.
+
+    Attributes:
+        next_step: step from which the next one is taken.
+        refusal: why the last one was not taken, "" when it was.
+        nbytes: what the last one takes, or would have taken, bytes.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, every: int, max_memory_share: float) -> None:
-        self._finite_check = FiniteCheck(model, more=lambda: live_tensors(model, optimizer, is_foreign=True))
-        self._finite_check.bad()  # what is infinite now is meant to be
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        every: int,
+        max_memory_share: float,
+        finite_check: FiniteCheck | None = None,
+    ) -> None:
+        if finite_check is None:
+            finite_check = FiniteCheck(model, more=lambda: live_tensors(model, optimizer, is_foreign=True))
+            finite_check.bad()  # what is infinite now is meant to be
+        self._finite_check = finite_check
         self._model = model
         self._optimizer = optimizer
         self._every = every
@@ -55,50 +70,48 @@ class Snapshots:
         self._aside: Snapshot | None = None
         self.next_step = 0
         self.refusal = ""
+        self.nbytes = 0
 
     @property
     def good(self) -> Snapshot | None:
         """The snapshot that a rollback restores, None when there is none."""
         return self._good
 
-    def nbytes_needed(self) -> int:
-        """Return what one snapshot takes now, bytes; optimizer state that does not exist yet is not in it."""
-        tensors = self._live()
-        return sum(t.numel() * t.element_size() for t in tensors)
-
-    def _live(self) -> list[Tensor]:
-        live = live_tensors(self._model, self._optimizer)
-        return [*live.values(), *tensors_in(dict(self._optimizer.state))]
-
-    def _check(self) -> Sequence[str]:
-        """Return what must not be saved: names of damaged tensors."""
-        state = list(tensors_in(dict(self._optimizer.state)))
-        return self._finite_check.bad() or ["the optimizer's state"] * len(nonfinite_tensors(state))
-
-    def _reason_to_refuse(self) -> str:
+    def _reason_to_refuse(self, live: dict[str, Tensor], bad: Sequence[str] | None) -> str:
         """Return why the present state is not to be saved, "" when it may be."""
-        free, needed = free_memory_bytes(), self.nbytes_needed()
-        if free is not None and needed > self._max_memory_share * free:
+        state = list(tensors_in(dict(self._optimizer.state)))
+        self.nbytes = sum(tensor.nbytes for tensor in (*live.values(), *state))
+        free = free_memory_bytes()
+        if free is not None and self.nbytes > self._max_memory_share * free:
             return (
-                f"a snapshot takes {needed / 1e6:,.0f} MB, more than {self._max_memory_share:.0%} of the "
+                f"a snapshot takes {self.nbytes / 1e6:,.0f} MB, more than {self._max_memory_share:.0%} of the "
                 f"{free / 1e6:,.0f} MB that are free; raise snapshots.max_memory_share or drop rollback from the policy"
             )
-        bad = self._check()
+        bad = self._finite_check.bad() if bad is None else bad
+        if not bad and nonfinite_tensors(state):
+            bad = ["the optimizer's state"]
         return f"{bad[0]} is not finite" if bad else ""
 
-    def take(self, step: int, windows: dict[str, Any], is_confirmed: bool = False) -> bool:
+    def take(
+        self, step: int, windows: dict[str, Any], is_confirmed: bool = False, bad: Sequence[str] | None = None
+    ) -> bool:
         """Save the present state, unless it is not finite or memory is short; return whether it was saved.
 
-        `refusal` says why it was not.
+        Args:
+            step: optimizer steps so far.
+            windows: the guard's rolling statistics.
+            is_confirmed: it counts at once.
+            bad: names of damaged tensors, None when they were not looked for just now.
         """
         if self._pending is not None and not is_confirmed and step < self._pending.step + CONFIRM_AFTER:
             self.next_step = self._pending.step + CONFIRM_AFTER  # one that waits is not replaced, or none is confirmed
             return False
         self.next_step = step + min(self._every, max(10, step // 4))
-        self.refusal = self._reason_to_refuse()
+        live = live_tensors(self._model, self._optimizer)
+        self.refusal = self._reason_to_refuse(live, bad)
         if self.refusal:
             return False
-        snapshot = Snapshot(step, self._model, self._optimizer, windows)
+        snapshot = Snapshot(step, self._model, self._optimizer, windows, live)
         if is_confirmed:
             self._good = snapshot
         else:
@@ -129,7 +142,9 @@ class Snapshots:
         """Put the good snapshot back, if there is one; the state that it replaces is set aside if it may be saved."""
         self._pending = None
         if self._good is not None:
-            self._aside = None if self._reason_to_refuse() else Snapshot(step, self._model, self._optimizer, {})
+            live = live_tensors(self._model, self._optimizer)
+            may_save = not self._reason_to_refuse(live, None)
+            self._aside = Snapshot(step, self._model, self._optimizer, {}, live) if may_save else None
             self._good.restore(self._model, self._optimizer)
 
     def take_aside(self, step: int) -> Snapshot | None:

@@ -11,11 +11,15 @@ from torch.optim import Optimizer
 
 from gradguard.buffer_shadow import BufferShadow
 from gradguard.contracts import Effect
-from gradguard.functional import FLOAT32_MAX, exact_norm
+from gradguard.functional import FLOAT32_MAX, exact_norm, scale_
+from gradguard.grad_scale import GradScale
 from gradguard.records import Finding
 from gradguard.snapshot import Snapshot
 from gradguard.snapshots import Snapshots
 from gradguard.stats import ABSENT, ParameterTable, StepStats
+
+
+SMALLEST_FOLDED = 1e-30  # below it the inverse that the kernels divide by leaves float32
 
 
 class Target:
@@ -30,6 +34,7 @@ class Target:
         params: the P monitored parameters.
         table: their names, shapes and groups.
         gradient_scale: loss scale that is still in the gradients (fused optimizers under GradScaler), else 1.
+        grad_scale: lets the optimizer's fused kernels scale the gradients, where they can.
         buffers: the buffers as the last accepted step left them, when a rule needs them.
         snapshots: states to roll back to, when a rule needs them.
         effects: what earlier interventions left in force, by remedy.
@@ -50,6 +55,7 @@ class Target:
         self.params: list[Tensor] = []
         self.table = ParameterTable([], [], [], [])
         self.gradient_scale = 1.0
+        self.grad_scale: GradScale | None = None
         self.buffers: BufferShadow | None = None
         self.snapshots: Snapshots | None = None
         self.effects: dict[str, Effect] = {}
@@ -71,6 +77,8 @@ class Target:
         self.clip_coef = 1.0
         self.lr_factor = 1.0
         self.gradient_scale = 1.0
+        if self.grad_scale is not None:
+            self.grad_scale.take_off()
 
     def rows(self, rows: Sequence[int] | None) -> list[int]:
         """Return the rows among `rows` (None: all) that have a gradient at this step."""
@@ -78,7 +86,10 @@ class Target:
         return [i for i in (range(len(self.params)) if rows is None else rows) if norms[i] != ABSENT]
 
     def grads(self, rows: Sequence[int]) -> list[Tensor]:
-        """Return the gradients of these rows; rows without one are left out."""
+        """Return the gradients of these rows, to be read and written; rows without one are left out."""
+        if self.grad_scale is not None and self.grad_scale.factor != 1.0:
+            factor, self.grad_scale.factor = self.grad_scale.factor, 1.0
+            scale_(self.grads(self.rows(None)), factor)
         return [grad for i in rows if (grad := self.params[i].grad) is not None]
 
     def drop_step(self) -> int:
@@ -87,10 +98,16 @@ class Target:
             for param in group["params"]:
                 param.grad = None
         self.is_skipped = True
+        if self.grad_scale is not None:
+            self.grad_scale.factor = 1.0
         return self.buffers.restore() if self.buffers is not None else 0
 
-    def scaled_all(self, factor: float) -> None:
-        """Note that every gradient was multiplied by `factor`."""
+    def scale_all(self, factor: float) -> None:
+        """Multiply every gradient by one factor, in the optimizer's own kernels where they can, and note it."""
+        if self.grad_scale is not None and SMALLEST_FOLDED < self.grad_scale.factor * factor < 1.0 / SMALLEST_FOLDED:
+            self.grad_scale.factor *= factor
+        else:
+            scale_(self.grads(self.rows(None)), factor)
         self.clip_coef *= factor
         stats = self.stats
         for row, norm in list(stats.exact_norms.items()):
@@ -101,8 +118,10 @@ class Target:
         stats.global_norm *= factor
         stats.levels[0] = min(stats.global_norm, FLOAT32_MAX)
 
-    def scaled(self, factors: Mapping[int, float]) -> None:
-        """Note that the gradients of some rows were multiplied, {row: factor}."""
+    def scale(self, factors: Mapping[int, float]) -> None:
+        """Multiply the gradients of some rows, {row: factor}, and note it."""
+        for factor in set(factors.values()):
+            scale_(self.grads([row for row in factors if factors[row] == factor]), factor)
         for row, factor in factors.items():
             self._set_norm(row, self.stats.norm(row) * factor)
         self._sum_up()

@@ -32,7 +32,17 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 FLOORS = (
     {"errors", "records", "stats", "printable", "plain", "environment", "policy.patterns"},
     {"contracts", "functional", "running", "norm_limit", "outcomes", "step_report", "mean_loss"},
-    {"attachment", "reset_watch", "loss_scale", "exchange", "finite_check", "buffer_shadow", "register", "observed"},
+    {
+        "attachment",
+        "reset_watch",
+        "loss_scale",
+        "exchange",
+        "finite_check",
+        "buffer_shadow",
+        "register",
+        "observed",
+        "grad_scale",
+    },
     {"diagnoses", "remedies", "sinks", "record", "policy"},
     {"monitor", "snapshot", "judgement", "audit", "faults"},
     {"snapshots"},

@@ -101,10 +101,12 @@ def test_free_memory_is_told_in_bytes():
     assert 1e6 < free_memory_bytes() < 1e15
 
 
-def test_the_size_of_a_snapshot_is_known_beforehand():
+def test_the_size_of_a_snapshot_is_told_even_if_it_is_refused():
     model = nn.Sequential(nn.Linear(10, 10), nn.BatchNorm1d(10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    assert keep(model, optimizer).nbytes_needed() == 4 * (100 + 10 + 10 + 10 + 10 + 10) + 8
+    snapshots = keep(model, optimizer, share=1e-12)
+    assert not snapshots.take(0, {})
+    assert snapshots.nbytes == 4 * (100 + 10 + 10 + 10 + 10 + 10) + 8
 
 
 def test_snapshots_are_taken_more_often_at_first():

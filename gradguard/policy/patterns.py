@@ -29,8 +29,8 @@ def select(patterns: Sequence[str], names: Sequence[str]) -> list[int]:
         >>> select(["!*.bias"], ["wte.weight", "h.bias"])
         [0]
     """
-    if not patterns:
-        return []
+    if not patterns or tuple(patterns) == ("*",):
+        return list(range(len(names))) if patterns else []
     rules = [(_compiled(pattern.removeprefix("!")), not pattern.startswith("!")) for pattern in reversed(patterns)]
     otherwise = patterns[0].startswith("!")
     return [

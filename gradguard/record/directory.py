@@ -104,7 +104,11 @@ class RunDirectory:
         Raises:
             OSError: it could not be written; the file is as it was.
         """
-        write_atomically(self.path / INFO_FILE, to_json(self.info, indent=2) + "\n")
+        fields = []
+        for key, value in self.info.items():
+            is_long = key == "layouts"  # thousands of names: on one line, and by the faster encoder
+            fields.append(f'"{key}": ' + to_json(value, indent=None if is_long else 2).replace("\n", "\n  "))
+        write_atomically(self.path / INFO_FILE, "{\n  " + ",\n  ".join(fields) + "\n}\n")
 
     def write_layout(self, table: ParameterTable) -> None:
         """Say which parameters the columns of `norms` stand for from now on; starts a new chunk of statistics.

@@ -61,11 +61,10 @@ class ClipNorm(Remedy):
         factor = functional.clip_coefficient(norm, limit)
         if not factor < 1.0 or not math.isfinite(norm):
             return None
-        functional.scale_(target.grads(rows), factor)
         if is_everything:
-            target.scaled_all(factor)
+            target.scale_all(factor)
         else:
-            target.scaled(dict.fromkeys(rows, factor))
+            target.scale(dict.fromkeys(rows, factor))
         return Change(
             summary=f"gradient norm {norm:.3g} -> {norm * factor:.3g}",
             before={"norm": norm},
@@ -82,13 +81,12 @@ class ClipNorm(Remedy):
             factor = functional.clip_coefficient(norm, resolve_limit(self.max_norm, stats, finding, row + 1))
             if not factor < 1.0 or not math.isfinite(norm):
                 continue
-            functional.scale_(target.grads([row]), factor)
             if factor < min(factors.values(), default=1.0):
                 before, after = norm, norm * factor
             factors[row] = factor
         if not factors:
             return None
-        target.scaled(factors)
+        target.scale(factors)
         return Change(
             summary=f"{len(factors)} parameters clipped, the furthest from norm {before:.3g} to {after:.3g}",
             before={"norm": before},

@@ -41,8 +41,7 @@ class HeldLimit:
         norm = target.stats.global_norm
         factor = functional.clip_coefficient(norm, self.max_norm)
         if factor < 1.0 and math.isfinite(norm):
-            functional.scale_(target.grads(target.rows(None)), factor)
-            target.scaled_all(factor)
+            target.scale_all(factor)
 
     def take_off(self, target: Target) -> None:
         """Leave the optimizer alone."""

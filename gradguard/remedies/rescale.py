@@ -35,17 +35,14 @@ class Rescale(Remedy):
 
     def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change | None:
         """See `Remedy.apply`."""
-        from gradguard import functional
-
         members = target.rows(rows)
         if not members or self.factor == 1.0:
             return None
         before = target.stats.global_norm
-        functional.scale_(target.grads(members), self.factor)
         if rows is None:
-            target.scaled_all(self.factor)
+            target.scale_all(self.factor)
         else:
-            target.scaled(dict.fromkeys(members, self.factor))
+            target.scale(dict.fromkeys(members, self.factor))
         after = target.stats.global_norm
         return Change(
             summary=f"{len(members)} gradients times {self.factor:g}, global norm {before:.3g} -> {after:.3g}",
