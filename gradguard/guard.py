@@ -20,7 +20,7 @@ import torch
 from loguru import logger
 from torch import Tensor
 
-from gradguard import aside, resume
+from gradguard import aside, layout, resume
 from gradguard.attachment import Attachment
 from gradguard.errors import TrainingStopped, UsageError, did_you_mean
 from gradguard.inner_evaluations import InnerEvaluations
@@ -73,7 +73,7 @@ class Guard:
         self._inner = InnerEvaluations(self._pipeline) if InnerEvaluations.is_needed(monitor.optimizer) else None
         self._attachment: Attachment | None = None
         try:
-            self._pipeline.start()
+            layout.start(self._pipeline)
             self._attachment = Attachment(monitor.optimizer, self)
         except BaseException:
             self._pipeline.watch.close()

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gradguard import aside
+from gradguard import aside, layout
 from gradguard.buffer_shadow import BufferShadow
 from gradguard.exchange import Exchange
 from gradguard.grad_scale import GradScale, is_foldable
@@ -54,7 +54,7 @@ class Pipeline:
     ) -> None:
         self.policy = policy
         self.recorder = recorder
-        self._on_fault = on_fault
+        self.on_fault = on_fault
         self.monitor = monitor
         model, optimizer = monitor.model, monitor.optimizer
         self.scale = LossScale(scaler)
@@ -79,17 +79,7 @@ class Pipeline:
         self.watch = ResetWatch(self.monitor.params)
         self.periodic = Periodic(policy, self.monitor, self.target, self.intervening.outcomes, recorder)
         self.start_versions: list[int] = []
-        self._read_parameters()
-
-    def start(self) -> None:
-        """Write the layout, take the first probe and the snapshot of the state at attach time."""
-        self.recorder.write_layout(self.monitor.table)
-        self.monitor.probe(self.stats)
-        self.start_versions = [param._version for param in self.monitor.params]
-        if self.target.snapshots is not None:
-            self.target.snapshots.take(
-                self.step, self.judgement.state_dict(), is_confirmed=True, bad=self.stats.bad_state
-            )
+        self.read_parameters()
 
     def before_step(self, losses: Sequence[Any], sample_ids: SampleIds = ()) -> None:
         """Judge the gradients as they are now and change what the policy says.
@@ -98,23 +88,30 @@ class Pipeline:
             losses: observed since the step before; floats or one-element tensors.
             sample_ids: of the data that this step is about.
         """
-        stats, target = self.stats, self.target
-        stats.step = self.step
-        self._has_agreed = False
-        target.begin()
-        if self.findings or self.records:
-            self.findings, self.records = [], []
-        if self.monitor.has_new_layout():
-            self._take_new_layout()
-            stats = self.stats
-        if self.start_versions:
-            self._check_for_loaded_weights()
+        self._prepare()
         self._read(losses)
+        stats = self.stats
         if not stats.finite or (stats.has_loss and not math.isfinite(stats.loss)):
             if not stats.found_inf and not stats.bad_state:
                 stats.bad_state = self.monitor.nonfinite_parameters()
-        found = self.judgement.judge(stats)
-        if found or self._always or target.effects:
+        self._judge(sample_ids)
+
+    def _prepare(self) -> None:
+        """Forget the step before, and read afresh what was replaced since."""
+        self._has_agreed = False
+        self.target.begin()
+        if self.findings or self.records:
+            self.findings, self.records = [], []
+        if self.monitor.has_new_layout():
+            layout.take_new_layout(self)
+        self.stats.step = self.step
+        if self.start_versions:
+            layout.check_for_loaded_weights(self)
+
+    def _judge(self, sample_ids: SampleIds) -> None:
+        """Find what is wrong with the step that the stats describe, act on it, and record the step."""
+        found = self.judgement.judge(self.stats)
+        if found or self._always or self.target.effects:
             self._act(found, sample_ids)
         else:
             self._learn_and_record(0)
@@ -189,10 +186,11 @@ class Pipeline:
         if not target.is_skipped and not stats.found_inf and stats.finite:
             self._apply_routine()
             for effect in target.effects.values():
-                effect.on_gradients(target, self.step)
-        self.put_effects_on()
-        if target.grad_scale is not None:
-            target.grad_scale.put_on()
+                effect.on_gradients(target, stats.step)
+        if not target.is_past:
+            self.put_effects_on()
+            if target.grad_scale is not None:
+                target.grad_scale.put_on()
         if target.is_skipped:
             flags |= Flag.SKIPPED_BY_GUARD
         if target.is_rebaselined:
@@ -212,7 +210,7 @@ class Pipeline:
                     remedy.apply(self.target, None, self.judgement.rows_of[rule.name])
             except Exception as error:
                 self._always.remove(rule)
-                self._on_fault(f"remedy {remedy.name!r}", error)
+                self.on_fault(f"remedy {remedy.name!r}", error)
 
     def _learn_and_record(self, flags: int) -> None:
         stats = self.stats
@@ -223,7 +221,7 @@ class Pipeline:
         if stats.is_stale:
             flags |= Flag.STALE
         self.recorder.row(
-            self.step,
+            stats.step,
             stats.loss,
             stats.lr,
             stats.global_norm,
@@ -257,51 +255,10 @@ class Pipeline:
         self.periodic.give_up(self.step, self.judgement)
         self.watch.close()
 
-    def _read_parameters(self) -> None:
+    def read_parameters(self) -> None:
+        """Tell the remedies which parameters there are."""
         target = self.target
         target.params, target.table = self.monitor.params, self.monitor.table
         if target.grad_scale is not None:
             target.grad_scale.take_off()
         target.grad_scale = GradScale(target.optimizer) if is_foldable(target.optimizer, target.params) else None
-
-    def _take_new_layout(self) -> None:
-        """The optimizer has new parameters: measure them too, and start the rolling statistics afresh."""
-        known = len(self.monitor.table)
-        self.monitor.read_layout()
-        table = self.monitor.table
-        if self.target.buffers is not None:
-            self.target.buffers.read(self.target.model)
-        fresh = StepStats(len(table))
-        fresh.step, fresh.loss_scale, fresh.scaler_skips = self.step, self.stats.loss_scale, self.stats.scaler_skips
-        self.stats = self.target.stats = fresh
-        self._read_parameters()
-        self.judgement = Judgement(self.policy, table, self.policy.horizon, self._on_fault)
-        self.intervening.rows_of = self.judgement.rows_of
-        self.watch.close()
-        self.watch = ResetWatch(self.monitor.params)
-        self.recorder.write_layout(table)
-        self.recorder.write(
-            Event(
-                step=self.step,
-                event="parameters_changed",
-                message=(
-                    f"the optimizer has {len(table)} parameters now ({known} before); rolling statistics start afresh"
-                ),
-                data={"before": known, "after": len(table)},
-            )
-        )
-        self.monitor.probe(self.stats)
-        if self.target.snapshots is not None:
-            self.target.snapshots.forget()
-            self.target.snapshots.take(
-                self.step, self.judgement.state_dict(), is_confirmed=True, bad=self.stats.bad_state
-            )
-
-    def _check_for_loaded_weights(self) -> None:
-        """Before the first step: if weights were loaded since the guard was attached, start from these."""
-        if self.start_versions != [param._version for param in self.monitor.params]:
-            if self.target.buffers is not None and self.target.buffers.is_finite():
-                self.target.buffers.accept()
-            if self.target.snapshots is not None:
-                self.target.snapshots.take(self.step, self.judgement.state_dict(), is_confirmed=True)
-        self.start_versions = []

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradguard.buffer_shadow import BufferShadow
-from gradguard.contracts import Effect
+from gradguard.contracts import Effect, Unavailable
 from gradguard.functional import FLOAT32_MAX, exact_norm, scale_
 from gradguard.grad_scale import GradScale
 from gradguard.records import Finding
@@ -38,6 +38,7 @@ class Target:
         buffers: the buffers as the last accepted step left them, when a rule needs them.
         snapshots: states to roll back to, when a rule needs them.
         effects: what earlier interventions left in force, by remedy.
+        is_past: the step that remedies act on is over: what had to be done to its gradients was done on the device.
         is_skipped: a remedy decided that this step must not change anything.
         restored: the snapshot that a remedy put back at this step.
         is_stopped: a remedy decided that training ends here.
@@ -59,6 +60,7 @@ class Target:
         self.buffers: BufferShadow | None = None
         self.snapshots: Snapshots | None = None
         self.effects: dict[str, Effect] = {}
+        self.is_past = False
         self.is_skipped = False
         self.is_stopped = False
         self.stop_finding: Finding | None = None
@@ -87,6 +89,8 @@ class Target:
 
     def grads(self, rows: Sequence[int]) -> list[Tensor]:
         """Return the gradients of these rows, to be read and written; rows without one are left out."""
+        if self.is_past:
+            raise Unavailable("the gradients of that step are gone: with `sync: deferred` it was judged one step later")
         if self.grad_scale is not None and self.grad_scale.factor != 1.0:
             factor, self.grad_scale.factor = self.grad_scale.factor, 1.0
             scale_(self.grads(self.rows(None)), factor)
@@ -94,17 +98,21 @@ class Target:
 
     def drop_step(self) -> int:
         """Make torch's step a no-op and undo what the forward did to buffers; return how many buffers that were."""
+        self.is_skipped = True
+        if self.is_past:
+            return 0
         for group in self.optimizer.param_groups:
             for param in group["params"]:
                 param.grad = None
-        self.is_skipped = True
         if self.grad_scale is not None:
             self.grad_scale.factor = 1.0
         return self.buffers.restore() if self.buffers is not None else 0
 
     def scale_all(self, factor: float) -> None:
         """Multiply every gradient by one factor, in the optimizer's own kernels where they can, and note it."""
-        if self.grad_scale is not None and SMALLEST_FOLDED < self.grad_scale.factor * factor < 1.0 / SMALLEST_FOLDED:
+        if self.is_past:
+            pass
+        elif self.grad_scale is not None and SMALLEST_FOLDED < self.grad_scale.factor * factor < 1.0 / SMALLEST_FOLDED:
             self.grad_scale.factor *= factor
         else:
             scale_(self.grads(self.rows(None)), factor)

@@ -48,7 +48,7 @@ FLOORS = (
     {"snapshots"},
     {"target", "gradient_statistics"},
     {"intervention", "periodic"},
-    {"aside"},
+    {"aside", "layout"},
     {"pipeline"},
     {"inner_evaluations", "resume"},
     {"guard"},
