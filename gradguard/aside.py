@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
-from gradguard.mean_loss import mean_loss
 
 
 if TYPE_CHECKING:
@@ -42,12 +39,10 @@ def notice_scaler(pipeline: Pipeline, losses: Sequence[Any], is_every_step_obser
         return False
     pipeline.record_scaler_skips(missed)
     stats.step, stats.found_inf = pipeline.step, True
-    stats.has_loss = bool(losses)
-    stats.loss = mean_loss(losses) if losses else math.nan
     stats.scaler_skips, stats.loss_scale = scale.skips, scale.last_scale
     pipeline.target.begin()
     pipeline.records = []
-    pipeline.monitor.measure(stats)
+    pipeline.monitor.measure(stats, losses=losses)
     if found := pipeline.judgement.judge(stats):
         pipeline.findings = [finding for _, finding in found]
         pipeline.records = pipeline.intervening.act(found, ())

@@ -138,6 +138,10 @@ def _tell(guard: Guard, model: nn.Module, table: ParameterTable, name: str | Non
     armed = {rule.when.name: warmup for rule in policy.rules if (warmup := getattr(rule.when, "warmup", 0))}
     if armed:
         notes.append(f"{', '.join(armed)} not armed before step {max(armed.values())}")
+    if policy.monitor.sync == "deferred":
+        reasons = "; ".join(guard.reasons_to_wait)
+        told = f"sync deferred is not possible, every step waits for the device: {reasons}"
+        notes.append(told if reasons else "healthy steps do not wait for the device: findings are told one step later")
     if is_compiled(model):
         notes.append("the model is compiled: gradients, weights and loss are seen, what happens inside it is not")
     if guard.directory is None and is_main_rank():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from gradguard.functional import nonfinite_tensors
+from gradguard.functional import is_overlapping, nonfinite_tensors
 
 
 SMALL = 65536  # entries of a module's buffers up to which they are copied at every step
@@ -23,7 +23,8 @@ class _Owner:
         self.copies = [module._buffers[name].detach().clone() for name in self.names]  # type: ignore[union-attr]
         # Normalisation kernels, and writes through `.data`, do not count a tensor's version up: small buffers are
         # looked at whatever it says.
-        self.is_silent = isinstance(module, _NormBase) or sum(map(torch.numel, self.copies)) <= SMALL
+        self.is_norm = isinstance(module, _NormBase)
+        self.is_silent = self.is_norm or sum(map(torch.numel, self.copies)) <= SMALL
         self.versions = self.read_versions()
 
     def read_versions(self) -> list[int]:
@@ -78,15 +79,24 @@ class BufferShadow:
         return sum(len(owner.names) for owner in self._owners)
 
     @torch.no_grad()
-    def accept(self) -> None:
-        """Take the buffers' present values as good: call after an applied step."""
+    def accept(self, unless: Tensor | None = None) -> None:
+        """Take the buffers' present values as good: call after an applied step.
+
+        Args:
+            unless: () bool of a verdict that the device took; where it is true the buffers get the accepted values back
+                instead, without the host knowing.
+        """
         into: list[Tensor] = []
         source: list[Tensor] = []
+        may_go_back: list[bool] = []
+        written = []
         for owner in self._owners:
             versions = owner.read_versions()
+            is_written = versions != owner.versions or owner.is_norm
             if not owner.is_silent and versions == owner.versions:
                 continue
             owner.versions = versions
+            written.append(owner)
             for i, name in enumerate(owner.names):
                 buffer, copy = owner.live.get(name), owner.copies[i]
                 if buffer is None:
@@ -94,8 +104,17 @@ class BufferShadow:
                 if buffer.shape == copy.shape and buffer.dtype == copy.dtype and buffer.device == copy.device:
                     into.append(copy)
                     source.append(buffer)
+                    may_go_back.append(is_written)
                 else:
                     owner.copies[i] = buffer.detach().clone()
+        if unless is not None and into:
+            chosen = _choose(unless, into, source)
+            back = [i for i, may in enumerate(may_go_back) if may and not is_overlapping(source[i])]
+            if back:
+                torch._foreach_copy_([source[i] for i in back], [chosen[i] for i in back])
+            source = chosen
+            for owner in written:
+                owner.versions = owner.read_versions()
         if into:
             torch._foreach_copy_(into, source)
 
@@ -116,3 +135,18 @@ class BufferShadow:
                     restored += 1
             owner.versions = owner.read_versions()
         return restored
+
+
+def _choose(condition: Tensor, kept: list[Tensor], new: list[Tensor]) -> list[Tensor]:
+    """Return `kept` where a () bool holds, else `new`, with a few kernels for each device and dtype."""
+    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for i, tensor in enumerate(new):
+        groups.setdefault((tensor.device, tensor.dtype), []).append(i)
+    chosen = list(new)
+    for (device, _), members in groups.items():
+        old, fresh = (torch.cat([side[i].reshape(-1) for i in members]) for side in (kept, new))
+        flat = torch.where(condition.to(device, non_blocking=True), old, fresh)
+        parts = torch.split(flat, [new[i].numel() for i in members])
+        for i, part in zip(members, parts, strict=True):
+            chosen[i] = part.view(new[i].shape)
+    return chosen

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from gradguard.errors import GradguardError, did_you_mean
 from gradguard.records import AnyRecord, Change, Finding
 from gradguard.stats import ParameterTable
+from gradguard.trigger import Trigger
 
 
 if TYPE_CHECKING:
@@ -68,9 +69,11 @@ class Diagnosis(Component, Generic[S]):
 
     Attributes:
         sees_scaler_skips: also asked on steps that GradScaler is about to skip; others then rest.
+        is_foreseeable: `triggers` tells beforehand on what it will fire, so that the device can act without the host.
     """
 
     sees_scaler_skips: ClassVar[bool] = False
+    is_foreseeable: ClassVar[bool] = False
 
     def windows(self) -> Sequence[int]:
         """Return the sizes (steps) of the rolling windows of gradient norms that `update` reads."""
@@ -93,6 +96,15 @@ class Diagnosis(Component, Generic[S]):
         """Return the next state, and a finding when something is wrong at this step."""
         raise NotImplementedError
 
+    def triggers(self, state: S, stats: StepStats) -> Sequence[Trigger]:
+        """Return on what it will fire at the step to come, with severity "warn" at least.
+
+        Args:
+            state: after the last step.
+            stats: `step`, `lr`, the rolling statistics and what was sampled are those of the step to come.
+        """
+        return ()
+
     def dump_state(self, state: S) -> dict[str, Any]:
         """Return a copy of what changes in a state; what is fixed (the parameter table, sets of rows) is left out."""
         if not dataclasses.is_dataclass(state):
@@ -113,6 +125,7 @@ class Diagnosis(Component, Generic[S]):
 
 
 Kind = Literal["verdict", "gradient", "optimizer", "notice"]
+Timing = Literal["late", "skip", "now"]
 
 
 class Remedy(Component):
@@ -123,12 +136,15 @@ class Remedy(Component):
             before the step), "optimizer" (learning rate and the like), "notice" (changes nothing).
         rank: among verdicts the highest wins; among gradient remedies the lowest is applied first.
         needs: what the guard must keep for it: "buffers" (copies of the model's buffers), "snapshots".
+        timing: "late": as good one step later; "skip": dropping the step, which the device can do before the host
+            knows; "now": it must see the gradients, but for what `device_limit` says.
         is_routine: allowed under `when: always`; such changes are counted in the step statistics.
     """
 
     kind: ClassVar[Kind] = "gradient"
     rank: ClassVar[int] = 0
     needs: ClassVar[frozenset[str]] = frozenset()
+    timing: ClassVar[Timing] = "now"
     is_routine: ClassVar[bool] = False
 
     def windows(self) -> Sequence[int]:
@@ -150,6 +166,10 @@ class Remedy(Component):
             Unavailable: it cannot act now; nothing was changed.
         """
         raise NotImplementedError
+
+    def device_limit(self, stats: StepStats, has_baseline: bool) -> float | None:
+        """Return the limit on the global norm that is all it comes to, None when it is something else."""
+        return None
 
     @classmethod
     def restore_effect(cls, state: dict[str, Any]) -> Effect:

@@ -128,6 +128,11 @@ def has_nonfinite(tensor: Tensor) -> bool:
     return not bool(dense_values(_whole(tensor)).isfinite().all())
 
 
+def is_overlapping(tensor: Tensor) -> bool:
+    """Return whether entries of a tensor share memory (it was expanded), so that it cannot be written to."""
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
 def clip_coefficient(norm: float, max_norm: float) -> float:
     """Return the factor that brings `norm` down to `max_norm`, 1.0 when it is already there.
 

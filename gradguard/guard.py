@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gradguard import aside, layout, resume
 from gradguard.attachment import Attachment
+from gradguard.deferred import DeferredPipeline
 from gradguard.errors import TrainingStopped, UsageError, did_you_mean
 from gradguard.inner_evaluations import InnerEvaluations
 from gradguard.monitor import Monitor
@@ -68,7 +69,8 @@ class Guard:
         self._report: StepReport | None = None
         sinks = [sink.model_copy(deep=True) for sink in policy.sinks]
         self._recorder = Recorder(directory, sinks, self._fault)
-        self._pipeline = Pipeline(monitor, policy, scaler, self._recorder, self._fault)
+        kind = DeferredPipeline if policy.monitor.sync == "deferred" else Pipeline
+        self._pipeline = kind(monitor, policy, scaler, self._recorder, self._fault)
         self._pipeline.target.notify = notify
         self._inner = InnerEvaluations(self._pipeline) if InnerEvaluations.is_needed(monitor.optimizer) else None
         self._attachment: Attachment | None = None
@@ -100,23 +102,20 @@ class Guard:
 
     @property
     def last(self) -> StepReport:
-        """What happened at the last step; `last.skipped` tells a caller to hold its scheduler."""
-        pipeline, target = self._pipeline, self._pipeline.target
-        if pipeline.scale.is_used and pipeline.scale.has_unseen_skip() and not self._is_off:
-            return StepReport.of_scaler_skip(pipeline.step)
+        """What happened at the last step; `last.skipped` tells a caller to hold its scheduler.
+
+        With `sync: deferred`, asking waits for the device.
+        """
+        if not self._is_off:
+            try:
+                self._pipeline.settle()
+            except Exception as error:
+                self._give_up(error)
+        scale = self._pipeline.scale
+        if scale.is_used and scale.has_unseen_skip() and not self._is_off:
+            return StepReport.of_scaler_skip(self._pipeline.step)
         if self._report is None:
-            by_guard = target.is_skipped
-            by_scaler = pipeline.stats.found_inf
-            self._report = StepReport(
-                step=pipeline.step - 1,
-                skipped=by_guard or by_scaler,
-                skipped_by="guard" if by_guard else "scaler" if by_scaler else None,
-                global_norm=pipeline.stats.global_norm,
-                lr_factor=target.lr_factor,
-                clip_coef=target.clip_coef,
-                findings=tuple(pipeline.findings),
-                records=tuple(pipeline.records),
-            )
+            self._report = self._pipeline.report()
         return self._report
 
     @property
@@ -138,6 +137,11 @@ class Guard:
     def snapshots(self) -> Snapshots | None:
         """The states that a rollback may use; None when the policy does not roll back."""
         return self._pipeline.target.snapshots
+
+    @property
+    def reasons_to_wait(self) -> tuple[str, ...]:
+        """Why the host waits for the device at every step although the policy says `sync: deferred`."""
+        return tuple(self._pipeline.reasons_to_wait)
 
     def announce(self, event: Event) -> None:
         """Put an event into the record."""

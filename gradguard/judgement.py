@@ -5,7 +5,7 @@ A recorded run can be put through it again: the same numbers give the same findi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradguard.contracts import Diagnosis
@@ -14,6 +14,7 @@ from gradguard.policy.schema import Policy, Rule
 from gradguard.records import Finding
 from gradguard.running import LossWindow, NormWindow
 from gradguard.stats import FloatArray, ParameterTable, StepStats
+from gradguard.trigger import Trigger
 
 
 class Entry:
@@ -88,6 +89,16 @@ class Judgement:
             return []
         found.sort(key=lambda item: item[0])
         return [(rule, finding) for _, rule, finding in found]
+
+    def triggers(self, stats: StepStats) -> dict[str, Sequence[Trigger]]:
+        """Return by rule on what its diagnosis will fire at the step that `stats` is about."""
+        stats.windows, stats.losses = self.windows, self.losses
+        return {
+            rule.name: entry.diagnosis.triggers(entry.state, stats)
+            for entry in self.entries
+            if entry.diagnosis.is_foreseeable and entry.update is not _rest
+            for _, rule in entry.rules
+        }
 
     def learn(self, levels: FloatArray, loss: float, has_loss: bool) -> None:
         """Take an accepted step's norms, as measured, and its loss into the rolling statistics."""

@@ -6,17 +6,20 @@ optimizer.param_groups --layout--> P tensors --measure--> StepStats
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gradguard.finite_check import FiniteCheck
-from gradguard.functional import FLOAT32_MAX, exact_norm, grad_norms, nonfinite_tensors
+from gradguard.finite_check import FiniteCheck, Looked
+from gradguard.functional import FLOAT32_MAX, device_norms, exact_norm, grad_norms, nonfinite_tensors
+from gradguard.mean_loss import mean_loss
 from gradguard.policy.patterns import select
-from gradguard.stats import ABSENT, ParameterTable, StepStats
+from gradguard.stats import ABSENT, FloatArray, ParameterTable, StepStats
+from gradguard.transfer import Transfer
 
 
 FLOAT64_MAX = float(np.finfo(np.float64).max)
@@ -121,28 +124,44 @@ class Monitor:
         dtype = self.params[0].dtype if self.params else torch.float32
         self._is_uniform &= dtype in (torch.float32, torch.bfloat16, torch.float16)
         self._is_sometimes_absent = False
+        self._device = self.params[0].device if self.params else torch.device("cpu")
+        self._every_row = list(range(len(members)))
 
     def grads(self) -> list[Tensor | None]:
         """Return the gradient of each parameter, None where there is none."""
         return [param.grad for param in self.params]
 
-    def measure(self, stats: StepStats, inverse_scale: float = 1.0) -> None:
-        """Fill `stats` with this step's gradient norms.
+    def measure(self, stats: StepStats, inverse_scale: float = 1.0, losses: Sequence[Any] = ()) -> None:
+        """Fill `stats` with this step's gradient norms and its loss, in one transfer where that is possible.
 
         Args:
-            stats: its `levels`, `norms`, `global_norm`, `finite`, `overflowed` and `nonfinite` are written.
+            stats: its `levels`, `norms`, `global_norm`, `finite`, `overflowed`, `nonfinite`, `loss` and `has_loss` are
+                written.
             inverse_scale: factor that undoes a loss scale that is still in the gradients.
+            losses: observed for this step; numbers or one-element tensors.
         """
         grads = self.grads()
+        stats.has_loss = bool(losses)
+        loss = losses[0] if len(losses) == 1 else None
+        if loss.__class__ is not Tensor or loss.dtype != torch.float32 or loss.device != self._device:
+            stats.loss = mean_loss(losses) if losses else math.nan
+            loss = None
         if self._is_sometimes_absent or not self._is_uniform:
             self._measure_any(grads, stats)
         else:
             try:
                 norms = torch._foreach_norm(grads, 2, dtype=torch.float32)  # type: ignore[arg-type]
-                stats.levels[1:] = torch.stack(norms).to("cpu", torch.float32).numpy()
+                if loss is None:
+                    stats.levels[1:] = torch.stack(norms).to("cpu").numpy()
+                else:
+                    numbers = torch.stack([*norms, loss.reshape(())]).to("cpu").numpy()
+                    stats.levels[1:] = numbers[:-1]
+                    stats.loss, loss = float(numbers[-1]), None
             except (TypeError, NotImplementedError, RuntimeError):  # a None or a sparse gradient is among them
                 self._is_sometimes_absent = True
                 self._measure_any(grads, stats)
+        if loss is not None:
+            stats.loss = float(loss)
         if inverse_scale != 1.0:
             present = stats.norms != ABSENT
             stats.norms[present] *= inverse_scale
@@ -196,6 +215,45 @@ class Monitor:
         largest = float(wide.max())
         return min(largest * math.sqrt(float(np.square(wide / largest).sum())), FLOAT64_MAX)
 
+    def launch(self) -> tuple[list[int], Tensor] | None:
+        """Start to measure the gradients where they are: (rows that have one, (n,) float32 norms on their device).
+
+        Returns:
+            None where that is not possible without waiting: sharded or sparse gradients, or several devices.
+        """
+        grads = self.grads()
+        if self._is_uniform and not self._is_sometimes_absent:
+            try:
+                return self._every_row, torch.stack(torch._foreach_norm(grads, 2, dtype=torch.float32))  # type: ignore[arg-type]
+            except (TypeError, NotImplementedError, RuntimeError):  # a None or a sparse gradient is among them
+                self._is_sometimes_absent = True
+        rows = [row for row, grad in enumerate(grads) if grad is not None]
+        present: list[Tensor] = [grad for grad in grads if grad is not None]
+        kinds = {(grad.device, grad.layout, type(grad)) for grad in present}
+        if len(kinds) != 1 or next(iter(kinds))[1:] != (torch.strided, Tensor):
+            return None
+        parts = device_norms(present)
+        order = [rows[i] for where, _ in parts for i in where]
+        return order, torch.cat([norms.float() for _, norms in parts])
+
+    def read_late(self, stats: StepStats, rows: list[int], norms: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+        """Fill `stats` with norms that `launch` measured, when the gradients may be gone.
+
+        Non-finite entries can then not be counted, nor told from entries whose square does not fit float32: one stands
+        for "some".
+        """
+        stats.norms.fill(ABSENT)
+        stats.norms[rows] = norms
+        stats.exact_norms, stats.overflowed = {}, ()
+        total = float(norms.dot(norms))
+        stats.finite = total < math.inf
+        stats.nonfinite = {}
+        if not stats.finite:
+            bad = np.flatnonzero(~np.isfinite(stats.norms)).tolist()
+            stats.nonfinite = {row: (1, 0) if math.isnan(stats.norms[row]) else (0, 1) for row in bad}
+        stats.global_norm = math.sqrt(total)
+        stats.levels[0] = min(stats.global_norm, FLOAT32_MAX) if stats.finite else stats.global_norm
+
     def probe(self, stats: StepStats) -> None:
         """Sample what is too dear for every step: weight norms, and whether parameters and buffers are finite.
 
@@ -203,7 +261,23 @@ class Monitor:
             stats: its `weight_norms`, `sgd_reach` and `bad_state` are written.
         """
         looked = self.finite_check.look()
-        norms = grad_norms(looked.tensors)
+        self._read_probe(stats, looked, grad_norms(looked.tensors))
+
+    def launch_probe(self) -> Callable[[StepStats], None]:
+        """Start a probe; return what fills the stats once the device is done with it."""
+        looked = self.finite_check.look()
+        parts = device_norms(looked.tensors)
+        transfers = [(where, Transfer({"norms": norms})) for where, norms in parts]
+
+        def read(stats: StepStats) -> None:
+            norms = np.empty(len(looked.names), dtype=np.float32)
+            for where, transfer in transfers:
+                norms[where] = transfer.read()["norms"]
+            self._read_probe(stats, looked, norms)
+
+        return read
+
+    def _read_probe(self, stats: StepStats, looked: Looked, norms: FloatArray) -> None:
         position = {name: i for i, name in enumerate(looked.names)}
         rows = [position.get(name, len(norms)) for name in self.table.names]  # what is no floating number is not there
         stats.weight_norms = np.append(norms, np.float32(np.nan))[rows]

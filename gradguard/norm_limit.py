@@ -46,13 +46,18 @@ def limit_windows(limit: float | MedianTimes) -> Sequence[int]:
     return (limit.window,) if isinstance(limit, MedianTimes) else ()
 
 
-def resolve_limit(limit: float | MedianTimes, stats: StepStats, finding: Finding | None, row: int) -> float:
+def has_baseline(finding: Finding | None) -> bool:
+    """Return whether the rolling median is a measure of what is normal, as far as a finding says."""
+    return finding is None or NO_BASELINE not in finding.evidence
+
+
+def resolve_limit(limit: float | MedianTimes, stats: StepStats, row: int, has_baseline: bool = True) -> float:
     """Return a limit as a number, for one row of `stats.levels` (0 is the global norm) at this step."""
     if not isinstance(limit, MedianTimes):
         return limit
     window = stats.windows[limit.window]
     median = float(window.median[row])
-    if not median > 0 or window.counts[row] < FEWEST or (finding is not None and NO_BASELINE in finding.evidence):
+    if not median > 0 or window.counts[row] < FEWEST or not has_baseline:
         reach = SAFE_UPDATE * stats.sgd_reach / stats.lr if stats.lr > 0 else math.inf
         return reach if reach < math.inf else limit.fallback
     return limit.median_times * median

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gradguard.judgement import Judgement
-from gradguard.monitor import Monitor
 from gradguard.outcomes import Outcomes
 from gradguard.policy.schema import Policy
 from gradguard.record.recorder import Recorder
@@ -16,7 +17,7 @@ class Periodic:
 
     Args:
         policy: gives the strides.
-        monitor: takes the probes.
+        probe: takes a probe.
         target: holds the snapshots.
         outcomes: the judgements that wait.
         recorder: takes the outcomes.
@@ -27,10 +28,10 @@ class Periodic:
     """
 
     def __init__(
-        self, policy: Policy, monitor: Monitor, target: Target, outcomes: Outcomes, recorder: Recorder
+        self, policy: Policy, probe: Callable[[], None], target: Target, outcomes: Outcomes, recorder: Recorder
     ) -> None:
         self._policy = policy
-        self._monitor = monitor
+        self._probe = probe
         self._target = target
         self._outcomes = outcomes
         self._recorder = recorder
@@ -45,11 +46,17 @@ class Periodic:
         """Note that an intervention was added to those that wait for their judgement."""
         self.next_due = min(self.next_due, self._outcomes.next_due)
 
+    def is_more_than_probe_due(self, step: int) -> bool:
+        """Return whether a snapshot or a judgement is due after `step` steps."""
+        snapshots = self._target.snapshots
+        is_snapshot_due = snapshots is not None and step >= snapshots.next_due(step - 1)
+        return is_snapshot_due or step >= self._outcomes.next_due
+
     def run(self, step: int, stats: StepStats, judgement: Judgement) -> None:
         """Do what is due after `step` steps."""
         if step >= self.next_probe:
             self.next_probe = step + self._policy.monitor.probe_every
-            self._monitor.probe(stats)
+            self._probe()
         snapshots = self._target.snapshots
         if snapshots is not None:
             snapshots.confirm(step)

@@ -19,7 +19,6 @@ from gradguard.grad_scale import GradScale, is_foldable
 from gradguard.intervention import Intervening
 from gradguard.judgement import Judgement
 from gradguard.loss_scale import LossScale
-from gradguard.mean_loss import mean_loss
 from gradguard.monitor import Monitor
 from gradguard.observed import SampleIds
 from gradguard.periodic import Periodic
@@ -30,11 +29,12 @@ from gradguard.records import AnyRecord, Event, Finding
 from gradguard.reset_watch import ResetWatch
 from gradguard.snapshots import Snapshots
 from gradguard.stats import StepStats
+from gradguard.step_report import StepReport
 from gradguard.target import Target
 
 
 class Pipeline:
-    """Owns what changes from step to step, and runs the flow.
+    """Owns what changes from step to step, and runs the flow; judges each step before it is taken.
 
     Args:
         monitor: measures the gradients of the user's optimizer.
@@ -42,6 +42,9 @@ class Pipeline:
         scaler: the user's GradScaler, or None.
         recorder: takes records and rows.
         on_fault: called with (what failed, error) when a part of the guard fails.
+
+    Attributes:
+        reasons_to_wait: why the host waits at every step although the policy asks it not to.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Pipeline:
     ) -> None:
         self.policy = policy
         self.recorder = recorder
+        self.reasons_to_wait: Sequence[str] = ()
         self.on_fault = on_fault
         self.monitor = monitor
         model, optimizer = monitor.model, monitor.optimizer
@@ -77,7 +81,7 @@ class Pipeline:
         self.exchange = Exchange(self.monitor.params[0].device) if Exchange.is_needed() else None
         self._has_agreed = False
         self.watch = ResetWatch(self.monitor.params)
-        self.periodic = Periodic(policy, self.monitor, self.target, self.intervening.outcomes, recorder)
+        self.periodic = Periodic(policy, self._probe, self.target, self.intervening.outcomes, recorder)
         self.start_versions: list[int] = []
         self.read_parameters()
 
@@ -90,11 +94,13 @@ class Pipeline:
         """
         self._prepare()
         self._read(losses)
-        stats = self.stats
-        if not stats.finite or (stats.has_loss and not math.isfinite(stats.loss)):
-            if not stats.found_inf and not stats.bad_state:
-                stats.bad_state = self.monitor.nonfinite_parameters()
         self._judge(sample_ids)
+
+    def settle(self) -> None:
+        """Take in what is still under way to the host; nothing is, where the host waits at each step."""
+
+    def parameters_changed(self) -> None:
+        """Note that parameters or the optimizer's state were replaced."""
 
     def _prepare(self) -> None:
         """Forget the step before, and read afresh what was replaced since."""
@@ -110,7 +116,11 @@ class Pipeline:
 
     def _judge(self, sample_ids: SampleIds) -> None:
         """Find what is wrong with the step that the stats describe, act on it, and record the step."""
-        found = self.judgement.judge(self.stats)
+        stats = self.stats
+        if not stats.finite or (stats.has_loss and not math.isfinite(stats.loss)):
+            if not stats.found_inf and not stats.bad_state:
+                stats.bad_state = self.monitor.nonfinite_parameters()
+        found = self.judgement.judge(stats)
         if found or self._always or self.target.effects:
             self._act(found, sample_ids)
         else:
@@ -147,8 +157,6 @@ class Pipeline:
     def _read(self, losses: Sequence[Any]) -> None:
         """Fill the stats of this step."""
         stats = self.stats
-        stats.has_loss = bool(losses)
-        stats.loss = mean_loss(losses) if losses else math.nan
         rate = self.target.optimizer.param_groups[0]["lr"] if "lr" in self.target.optimizer.param_groups[0] else 0.0
         stats.lr = rate if rate.__class__ is float else float(rate)
         stats.is_stale = self.watch.is_stale
@@ -158,7 +166,7 @@ class Pipeline:
             self.target.gradient_scale = 1.0 / inverse_scale
             if stats.found_inf:
                 self.record_scaler_skips(1)
-        self.monitor.measure(stats, inverse_scale)
+        self.monitor.measure(stats, inverse_scale, losses)
         if self.exchange is not None:
             self.exchange.agree(stats)
             self._has_agreed = True
@@ -248,8 +256,26 @@ class Pipeline:
         if self.step >= self.periodic.next_due:
             self.periodic.run(self.step, self.stats, self.judgement)
 
+    def report(self) -> StepReport:
+        """Return what happened at the last step."""
+        by_guard, by_scaler = self.target.is_skipped, self.stats.found_inf
+        return StepReport(
+            step=self.step - 1,
+            skipped=by_guard or by_scaler,
+            skipped_by="guard" if by_guard else "scaler" if by_scaler else None,
+            global_norm=self.stats.global_norm,
+            lr_factor=self.target.lr_factor,
+            clip_coef=self.target.clip_coef,
+            findings=tuple(self.findings),
+            records=tuple(self.records),
+        )
+
+    def _probe(self) -> None:
+        self.monitor.probe(self.stats)
+
     def finish(self) -> None:
         """Write down what still waits for its judgement, and let go of the hooks."""
+        self.settle()
         if self.step and not self.target.is_stopped:
             aside.judge_last_step(self)
         self.periodic.give_up(self.step, self.judgement)

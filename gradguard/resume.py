@@ -13,6 +13,7 @@ from gradguard.plain import from_plain, to_plain
 
 def dump(pipeline: Pipeline) -> dict[str, Any]:
     """Return a pipeline's state as numbers, strings, tensors and containers of these."""
+    pipeline.settle()
     target, periodic = pipeline.target, pipeline.periodic
     state = {
         "step": pipeline.step,
@@ -49,3 +50,4 @@ def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
     stats.bad_state = tuple(plain["bad_state"])
     periodic.next_probe, periodic.next_due = plain["next_probe"], plain["next_due"]
     pipeline.start_versions = []
+    pipeline.parameters_changed()

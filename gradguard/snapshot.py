@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gradguard.functional import is_overlapping
 from gradguard.plain import from_plain, to_plain
 
 
@@ -135,11 +136,6 @@ def live_tensors(model: nn.Module, optimizer: Optimizer, is_foreign: bool = Fals
             if id(param) not in owned:
                 named[f"group {index}.{position}"] = param.detach()
     return named
-
-
-def is_overlapping(tensor: Tensor) -> bool:
-    """Return whether entries of a tensor share memory (it was expanded), so that it cannot be written to."""
-    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 def set_buffer(model: nn.Module, name: str, saved: Tensor) -> None:

@@ -57,6 +57,8 @@ class StepStats:
         overflowed: rows of parameters whose norm overflowed their own dtype although every entry is finite.
         exact_norms: {row: norm} where float32 cannot hold the norm.
         nonfinite: {row: (NaN entries, infinite entries)} of parameters with non-finite gradients.
+        is_late: the gradients were gone when these numbers arrived: in `nonfinite` 1 stands for "some", and an infinite
+            entry may be one whose square does not fit float32.
         weight_norms: (P,) float32 L2 norms of the weights, sampled; NaN before the first sample.
         sgd_reach: norm of all weights at the last sample when the optimizer is SGD, whose update is lr times the
             gradient; infinite for optimizers that normalise the gradient, and while the weights are zero.
@@ -78,6 +80,7 @@ class StepStats:
         "found_inf",
         "global_norm",
         "has_loss",
+        "is_late",
         "is_stale",
         "levels",
         "loss",
@@ -113,6 +116,7 @@ class StepStats:
         self.weight_norms: FloatArray = np.full(num_parameters, np.nan, dtype=np.float32)
         self.sgd_reach = float("inf")
         self.bad_state: tuple[str, ...] = ()
+        self.is_late = False
         self.is_stale = False
         self.loss_scale = 1.0
         self.scaler_skips = 0

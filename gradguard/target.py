@@ -39,6 +39,7 @@ class Target:
         snapshots: states to roll back to, when a rule needs them.
         effects: what earlier interventions left in force, by remedy.
         is_past: the step that remedies act on is over: what had to be done to its gradients was done on the device.
+        was_skipped: the device skipped that step.
         is_skipped: a remedy decided that this step must not change anything.
         restored: the snapshot that a remedy put back at this step.
         is_stopped: a remedy decided that training ends here.
@@ -61,6 +62,7 @@ class Target:
         self.snapshots: Snapshots | None = None
         self.effects: dict[str, Effect] = {}
         self.is_past = False
+        self.was_skipped = False
         self.is_skipped = False
         self.is_stopped = False
         self.stop_finding: Finding | None = None

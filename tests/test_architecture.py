@@ -30,8 +30,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 # From the ground up. A module imports from lower floors only, when it is loaded; modules of one package may import each
 # other, but for leaves. A package stands for its modules unless one of them is named on a floor of its own.
 FLOORS = (
-    {"errors", "records", "stats", "printable", "plain", "environment", "policy.patterns"},
-    {"contracts", "functional", "running", "norm_limit", "outcomes", "step_report", "mean_loss"},
+    {"errors", "records", "stats", "printable", "plain", "environment", "policy.patterns", "trigger"},
+    {"contracts", "functional", "running", "norm_limit", "outcomes", "transfer", "step_report", "mean_loss"},
     {
         "attachment",
         "reset_watch",
@@ -47,10 +47,11 @@ FLOORS = (
     {"monitor", "snapshot", "judgement", "audit", "faults"},
     {"snapshots"},
     {"target", "gradient_statistics"},
-    {"intervention", "periodic"},
+    {"intervention", "periodic", "foresight"},
+    {"device_verdict"},
     {"aside", "layout"},
     {"pipeline"},
-    {"inner_evaluations", "resume"},
+    {"inner_evaluations", "resume", "deferred"},
     {"guard"},
     {"attach"},
     {"demo"},

@@ -16,6 +16,7 @@ from gradguard.norm_limit import NO_BASELINE
 from gradguard.records import MAX_NAMES, Finding, Severity
 from gradguard.running import NormWindow
 from gradguard.stats import FloatArray, ParameterTable, StepStats
+from gradguard.trigger import Trigger
 
 
 EARLY = 5  # steps from which an extreme global norm is believed although the window is still short
@@ -74,6 +75,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         "normalisation; residual connections; for recurrent nets gated cells and orthogonal weights."
     )
     source = "Pascanu et al. 2013 (clipping by norm); thresholds chosen on healthy and failing set-ups, 2026-11"
+    is_foreseeable = True
 
     about: Literal["any", "level", "overflow"] = "any"
     zscore: float = Field(default=6.0, gt=0)
@@ -114,6 +116,34 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         if not hot.any() or not stats.finite:
             return state, None
         return state, self._judge(state, stats, window, np.flatnonzero(hot & state.rows))
+
+    def triggers(self, state: ExplodingState, stats: StepStats) -> Sequence[Trigger]:
+        if not state.covers_all or self.about == "overflow":
+            return ()
+        window = stats.windows[self.window]
+        found = []
+        if stats.lr > 0 and stats.sgd_reach < math.inf:
+            reach = self.max_update * stats.sgd_reach / stats.lr
+            grown = max(reach, GROWTH * state.last_norm) if state.last_norm > 0 else math.inf
+            hopeless = HOPELESS * reach if state.table.is_matrix.sum() > 1 else math.inf
+            found.append(Trigger("global_norm", min(grown, hopeless), has_baseline=False))
+        if window.steps < min(self.warmup, self.window):
+            if window.counts[0] >= EARLY:
+                found.append(Trigger("global_norm", self.extreme_ratio * window.maximum(0)))
+        elif window.counts[0] >= min(self.warmup, self.window):
+            found.append(Trigger("global_norm", self._alarm_level(state, stats, window)))
+        return found
+
+    def _alarm_level(self, state: ExplodingState, stats: StepStats, window: NormWindow) -> float:
+        """Return the global norm above which `_judge` raises the alarm: each of its conditions, solved for the norm."""
+        median = float(window.median[0])
+        start = float((window.median if state.start is None else state.start)[0])
+        outlier = median * math.exp(self.zscore * max(window.log_deviation(0), MIN_DEVIATION))
+        alarm = min(self.extreme_ratio**2 * median, max(self.extreme_ratio * median, outlier))
+        if stats.step - state.last_hot[0] <= 2:
+            alarm = min(alarm, outlier)
+        at_start = math.nextafter(start, 0.0) if start == start else 0.0
+        return max(alarm, self.ratio * median, HABIT * window.upper(0), at_start)
 
     def _judge(
         self, state: ExplodingState, stats: StepStats, window: NormWindow, rows: npt.NDArray[np.int64]

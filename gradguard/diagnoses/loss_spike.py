@@ -12,6 +12,7 @@ from gradguard.contracts import DIAGNOSES, Diagnosis
 from gradguard.records import Finding
 from gradguard.running import LossWindow
 from gradguard.stats import ParameterTable, StepStats
+from gradguard.trigger import Trigger
 
 
 NUM_FIRST = 5  # losses whose median is the initial loss
@@ -60,6 +61,8 @@ class LossSpike(Diagnosis[LossSpikeState]):
     )
     source = "PaLM (Chowdhery et al. 2022, section 5.1) and OLMo-core describe the failure; thresholds chosen 2026-11"
 
+    is_foreseeable = True
+
     ratio: float = Field(default=3.0, gt=1)
     zscore: float = Field(default=10.0, gt=0)
     window: int = Field(default=50, ge=2)
@@ -84,6 +87,40 @@ class LossSpike(Diagnosis[LossSpikeState]):
             return state, None
         return state, self._judge(state, stats, losses)
 
+    def triggers(self, state: LossSpikeState, stats: StepStats) -> Sequence[Trigger]:
+        losses = stats.losses[self.window]
+        if len(losses) < min(EARLY, self.window):
+            return ()
+        first = sorted([*state.first, math.inf] if len(state.first) < NUM_FIRST else state.first)
+        initial = first[len(first) // 2]
+        if len(losses) < min(self.warmup, self.window):
+            level = max(EARLY_RATIO * losses.maximum, initial) if losses.minimum > 0 else math.inf
+            return (Trigger("loss", max(level, losses.upper)),)
+        rates = sorted([*state.rates, stats.lr][-self.window :])
+        level = max(losses.upper, self._alarm_level(losses, initial), math.nextafter(MIN_SHARE * initial, -math.inf))
+        if stats.lr > RAISED_LR * rates[len(rates) // 2]:
+            level = max(level, math.nextafter(RAISED_LOSS * initial, -math.inf))
+        return (Trigger("loss", level),)
+
+    def _alarm_level(self, losses: LossWindow, initial: float) -> float:
+        """Return the loss above which it stands out and the rise is large in itself: `_z`, solved for the loss."""
+        median, spread = losses.median, losses.upper - losses.minimum
+        if losses.minimum > 0:
+            deviation = max(losses.deviation(is_log=True), MIN_DEVIATION)
+            usual, broken = (median * math.exp(min(share * deviation, 700.0)) for share in self._needed())
+            rises = self.ratio * median
+            if median < LEARNED_LOSS * initial:
+                rises = min(rises, UNDONE_LOSS * initial)
+        else:
+            deviation = max(losses.deviation(is_log=False), MIN_DEVIATION * abs(median))
+            usual, broken = (median + share * deviation if deviation > 0 else math.inf for share in self._needed())
+            rises = losses.upper + spread
+        return max(rises, min(usual, max(broken, math.nextafter(BROKEN_LOSS * initial, -math.inf))))
+
+    def _needed(self) -> tuple[float, float]:
+        """Return the z that is needed below `BROKEN_LOSS` times the initial loss, and from there on."""
+        return self.zscore, BROKEN_Z * self.zscore
+
     def _judge(self, state: LossSpikeState, stats: StepStats, losses: LossWindow) -> Finding | None:
         loss, median = stats.loss, losses.median
         initial = sorted(state.first)[len(state.first) // 2]
@@ -91,7 +128,7 @@ class LossSpike(Diagnosis[LossSpikeState]):
             is_spike = losses.minimum > 0 and loss > EARLY_RATIO * losses.maximum and loss > initial
             return self._finding(state, stats, losses, math.nan) if is_spike else None
         z, rises = self._z(loss, median, initial, losses)
-        needed = self.zscore if loss < BROKEN_LOSS * initial else BROKEN_Z * self.zscore
+        needed = self._needed()[0 if loss < BROKEN_LOSS * initial else 1]
         if not (z > needed and rises):
             return None
         if loss < MIN_SHARE * initial:

@@ -12,6 +12,7 @@ from pydantic import Field
 from gradguard.contracts import DIAGNOSES, Diagnosis
 from gradguard.records import MAX_NAMES, Finding
 from gradguard.stats import ParameterTable, StepStats
+from gradguard.trigger import Trigger
 
 
 @dataclass
@@ -46,6 +47,7 @@ class Nonfinite(Diagnosis[NonfiniteState]):
         "Finite loss but NaN gradient: sqrt or norm at exactly 0, or a row of attention that is masked everywhere."
     )
     source = "IEEE 754; torch.isfinite"
+    is_foreseeable = True
 
     where: Literal["any", "batch", "state"] = Field(default="any")
 
@@ -61,6 +63,9 @@ class Nonfinite(Diagnosis[NonfiniteState]):
         if self.where != "state":
             return state, self._in_batch(state, stats, loss_is_bad)
         return state, None
+
+    def triggers(self, state: NonfiniteState, stats: StepStats) -> Sequence[Trigger]:
+        return () if self.where == "state" else (Trigger("nonfinite"),)
 
     def _concerned(self, state: NonfiniteState, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names that the rule looks at; a rule on all parameters also looks at the buffers."""
@@ -109,12 +114,13 @@ class Nonfinite(Diagnosis[NonfiniteState]):
             )
         else:
             told = " although the loss is finite" if stats.has_loss else ""
-            message = f"{names[0]} got {kind} gradient entries{_and_more(len(names))}{told}."
+            entries = "Inf gradient entries (or too large to square)" if stats.is_late and kind == "Inf" else None
+            message = f"{names[0]} got {entries or f'{kind} gradient entries'}{_and_more(len(names))}{told}."
         return Finding(
             diagnosis=self.name,
             step=stats.step,
             severity="warn",
-            statistic="non-finite gradient entries",
+            statistic="non-finite gradient entries" + (", at least" if stats.is_late else ""),
             value=num_nan + num_inf,
             threshold=0,
             parameters=tuple(names[:MAX_NAMES]),

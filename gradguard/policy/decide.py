@@ -11,7 +11,7 @@ from typing import Any
 
 from gradguard.contracts import Remedy
 from gradguard.policy.schema import Policy, Rule
-from gradguard.records import SEVERITIES, Finding, Reason, WithheldReason
+from gradguard.records import SEVERITIES, Finding, Reason, Severity, WithheldReason
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def decide(
     after = dict(histories)
     for rule, finding in findings:
         history = histories.get(rule.name, RuleHistory())
-        reason = _reason_to_wait(rule, finding, history, step)
+        reason = reason_to_wait(rule, finding.severity, history, step)
         if reason is not None:
             withheld.extend(NonAction(finding, reason, rule.name, remedy.name) for remedy in rule.do)
             continue
@@ -105,8 +105,9 @@ def decide(
     return Decision(tuple(actions), tuple(withheld), after)
 
 
-def _reason_to_wait(rule: Rule, finding: Finding, history: RuleHistory, step: int) -> WithheldReason | None:
-    if SEVERITIES.index(finding.severity) < SEVERITIES.index(rule.min_severity):
+def reason_to_wait(rule: Rule, severity: Severity, history: RuleHistory, step: int) -> WithheldReason | None:
+    """Return why a rule does not act on a finding of this severity at this step, None when it does."""
+    if SEVERITIES.index(severity) < SEVERITIES.index(rule.min_severity):
         return "below_severity"
     if rule.budget is not None and history.actions >= rule.budget:
         return "budget"

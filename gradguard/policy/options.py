@@ -32,9 +32,9 @@ def options(cls: type[BaseModel]) -> list[Option]:
     """Return the options of a component, those that have to be given first.
 
     Example:
-        >>> from gradguard.policy.schema import MonitorOptions
-        >>> [(option.name, option.type, option.default) for option in options(MonitorOptions)]
-        [('parameters', 'list of text', '["*"]'), ('probe_every', 'integer >= 1', '50')]
+        >>> from gradguard.policy.schema import SnapshotOptions
+        >>> [(option.name, option.type, option.default) for option in options(SnapshotOptions)]
+        [('every', 'integer >= 1', '200'), ('max_memory_share', 'number > 0, <= 1', '0.5')]
     """
     schema = cls.model_json_schema()
     meanings = argument_meanings(cls)

@@ -172,10 +172,13 @@ class MonitorOptions(Block):
     Args:
         parameters: patterns on fully qualified names; what they leave out is neither judged nor changed.
         probe_every: steps between the sampled measurements (weight norms, finite parameters and buffers), >= 1.
+        sync: "immediate" waits for the device once a step, to judge before the step is taken. "deferred" does not wait:
+            thresholds go to the device, which skips or clips by itself, and the host learns one step later.
     """
 
     parameters: Patterns = ("*",)
     probe_every: int = Field(default=50, ge=1)
+    sync: Literal["immediate", "deferred"] = "immediate"
 
 
 class SnapshotOptions(Block):

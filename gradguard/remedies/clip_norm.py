@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from gradguard.contracts import REMEDIES, Remedy
-from gradguard.norm_limit import NormLimit, limit_windows, resolve_limit
+from gradguard.norm_limit import NormLimit, has_baseline, limit_windows, resolve_limit
 from gradguard.records import Change, Finding
 
 
@@ -44,6 +44,10 @@ class ClipNorm(Remedy):
         """Return the window sizes that the limit reads."""
         return limit_windows(self.max_norm)
 
+    def device_limit(self, stats: StepStats, has_baseline: bool) -> float | None:
+        """See `Remedy.device_limit`."""
+        return None if self.scope == "per_parameter" else resolve_limit(self.max_norm, stats, 0, has_baseline)
+
     def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change | None:
         """See `Remedy.apply`; with a finding about parameters only these are clipped."""
         stats = target.stats
@@ -57,7 +61,7 @@ class ClipNorm(Remedy):
         from gradguard import functional
 
         norm = stats.global_norm if is_everything else math.hypot(*[stats.norm(row) for row in rows])
-        limit = resolve_limit(self.max_norm, stats, finding, 0)
+        limit = resolve_limit(self.max_norm, stats, 0, has_baseline(finding))
         factor = functional.clip_coefficient(norm, limit)
         if not factor < 1.0 or not math.isfinite(norm):
             return None
@@ -78,7 +82,9 @@ class ClipNorm(Remedy):
         before = after = 0.0
         for row in rows:
             norm = stats.norm(row)
-            factor = functional.clip_coefficient(norm, resolve_limit(self.max_norm, stats, finding, row + 1))
+            factor = functional.clip_coefficient(
+                norm, resolve_limit(self.max_norm, stats, row + 1, has_baseline(finding))
+            )
             if not factor < 1.0 or not math.isfinite(norm):
                 continue
             if factor < min(factors.values(), default=1.0):

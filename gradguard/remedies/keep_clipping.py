@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from gradguard.contracts import REMEDIES, Remedy
-from gradguard.norm_limit import NormLimit, limit_windows, resolve_limit
+from gradguard.norm_limit import NormLimit, has_baseline, limit_windows, resolve_limit
 from gradguard.records import Change, Finding
 
 
@@ -67,6 +67,7 @@ class KeepClipping(Remedy):
     name = "keep_clipping"
     kind = "optimizer"
     rank = 20
+    timing = "late"
     what = "Every gradient is kept short for a while, so that the steps after a rollback cannot run away again."
     computed = (
         "grad *= min(1, max_norm / (norm + 1e-6)) at each of the steps; counted in the step statistics (clip_coef)."
@@ -82,7 +83,7 @@ class KeepClipping(Remedy):
 
     def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change:
         """See `Remedy.apply`; the limit is on the gradients as a whole."""
-        limit = resolve_limit(self.max_norm, target.stats, finding, 0)
+        limit = resolve_limit(self.max_norm, target.stats, 0, has_baseline(finding))
         until = target.stats.step + self.steps
         known = target.effects.get(self.name)
         before = known.max_norm if isinstance(known, HeldLimit) else math.inf

@@ -20,6 +20,7 @@ class Notify(Remedy):
     name = "notify"
     kind = "notice"
     rank = 10
+    timing = "late"
     what = "Nothing is changed; the finding is recorded and told."
     computed = "notify(finding) is called once per finding; what it raises is recorded and does not reach the training."
     source = "own"

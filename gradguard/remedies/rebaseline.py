@@ -24,6 +24,7 @@ class Rebaseline(Remedy):
     name = "rebaseline"
     kind = "notice"
     rank = 0
+    timing = "late"
     what = "The guard stops comparing with the past and learns the level of loss and gradients afresh."
     computed = "All rolling windows are emptied; the diagnoses that need them are not armed until they fill again."
     source = "own: the release that rolling detectors without one lack (ZClip clips for ever after a level doubles)"

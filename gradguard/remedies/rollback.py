@@ -24,6 +24,7 @@ class Rollback(Remedy):
     name = "rollback"
     kind = "verdict"
     rank = 20
+    timing = "late"
     needs = frozenset({"buffers", "snapshots"})
     what = "The model returns to a state from before the fault, and the batches since are not seen again."
     computed = "Every tensor is copied back bit for bit; state that did not exist at the snapshot is removed."

@@ -89,6 +89,7 @@ class ScaleLR(Remedy):
     name = "scale_lr"
     kind = "optimizer"
     rank = 10
+    timing = "late"
     what = "The guard's own factor on the learning rate; the scheduler goes on untouched underneath."
     computed = "lr used = scheduled lr x product of factor^(1 - t/recover_steps), t steps after each cut."
     source = "AdaLRLion in llm-foundry (temporary backoff); OPT-175B and GLM-130B training logs (halving after spikes)"

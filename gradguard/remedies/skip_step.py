@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gradguard.contracts import REMEDIES, Remedy
+from gradguard.contracts import REMEDIES, Remedy, Unavailable
 from gradguard.records import Change, Finding
 
 
@@ -24,6 +24,7 @@ class SkipStep(Remedy):
     name = "skip_step"
     kind = "verdict"
     rank = 10
+    timing = "skip"
     needs = frozenset({"buffers"})
     what = "The step is not taken: it is as if this batch had never come."
     computed = "Gradients become None; buffers are restored from the copy kept since the last accepted step."
@@ -31,6 +32,8 @@ class SkipStep(Remedy):
 
     def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change:
         """See `Remedy.apply`; `rows` is not used, a step is skipped as a whole."""
+        if target.is_past and not target.was_skipped:
+            raise Unavailable("the step was taken before the host knew")
         restored = target.drop_step()
         return Change(
             summary="step skipped" + (f", {restored} buffers restored" if restored else ""),

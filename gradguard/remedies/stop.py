@@ -20,6 +20,7 @@ class Stop(Remedy):
     name = "stop"
     kind = "verdict"
     rank = 40
+    timing = "late"
     needs = frozenset({"buffers"})
     what = "Training ends with a clear error, before the bad update; the weights are those of the last accepted step."
     computed = "gradguard.TrainingStopped is raised from optimizer.step(), with the finding in it."

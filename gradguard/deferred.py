@@ -1,0 +1,229 @@
+"""`sync: deferred`: the device skips and clips by thresholds known before, and the host learns one step later.
+
+before_step t:  numbers of step t-1 -> judge, act, record (late);  plan for t -> device: norms, verdict -> on their way
+after_step t:   buffers accepted or put back on the device
+
+A step that follows trouble, or about which the device cannot decide, is judged at once, as without `deferred`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradguard.device_verdict import DeviceVerdict, take_verdict
+from gradguard.exchange import Exchange
+from gradguard.foresight import Foresight
+from gradguard.mean_loss import mean_loss
+from gradguard.monitor import Monitor
+from gradguard.observed import SampleIds
+from gradguard.pipeline import Pipeline
+from gradguard.policy.schema import Policy
+from gradguard.record.recorder import Recorder
+from gradguard.record.statistics import Flag
+from gradguard.records import Event
+from gradguard.stats import ABSENT, StepStats
+from gradguard.transfer import Transfer
+
+
+WATCHFUL = 10  # steps after a finding, a start or a rollback that are judged at once
+
+
+@dataclass
+class Underway:
+    """A step that the device has decided about and the host knows nothing of yet."""
+
+    step: int
+    lr: float
+    is_stale: bool
+    loss: float | None
+    rows: list[int]
+    sample_ids: SampleIds
+    verdict: DeviceVerdict
+    transfer: Transfer
+
+
+class DeferredPipeline(Pipeline):
+    """A pipeline whose healthy steps never wait for the device; see `Pipeline` for the arguments."""
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        policy: Policy,
+        scaler: torch.amp.GradScaler | None,
+        recorder: Recorder,
+        on_fault: Callable[[str, Exception], None],
+    ) -> None:
+        super().__init__(monitor, policy, scaler, recorder, on_fault)
+        self._foresight = Foresight(policy)
+        self._underway: Underway | None = None
+        self._unread_probe: Callable[[StepStats], None] | None = None
+        self._first_deferred = 1  # the first step makes the optimizer's state, which a skipped kernel would leave unset
+        self._must_drop = False
+        self.reasons_to_wait = tuple(self._reasons_to_wait(policy, scaler))
+
+    def _reasons_to_wait(self, policy: Policy, scaler: torch.amp.GradScaler | None) -> list[str]:
+        """Return why no step can be left to the device."""
+        reasons = self._foresight.reasons_to_wait(self._stats_to_come())
+        if self._foresight.needs_device() and self.target.grad_scale is None:
+            reasons.append(
+                "the optimizer cannot skip or clip on the device: use SGD, Adam, AdamW or Adagrad with fused=True"
+            )
+        if scaler is not None and scaler.is_enabled():
+            reasons.append("GradScaler reads its scale on the host")
+        if any(not isinstance(group.get("lr", 0.0), (int, float)) for group in self.target.optimizer.param_groups):
+            reasons.append("the learning rate is a tensor")
+        if Exchange.is_needed():
+            reasons.append("ranks agree on the loss through the host")
+        return reasons
+
+    def _stats_to_come(self) -> StepStats:
+        """Return the stats with what is known about the step that comes."""
+        stats = self.stats
+        stats.step, stats.windows, stats.losses = self.step, self.judgement.windows, self.judgement.losses
+        return stats
+
+    def parameters_changed(self) -> None:
+        """See `Pipeline.parameters_changed`: the step to come makes new state, as the first one did."""
+        self._underway = self._unread_probe = None
+        self._first_deferred = self.step + 1
+
+    def before_step(self, losses: Sequence[Any], sample_ids: SampleIds = ()) -> None:
+        """See `Pipeline.before_step`."""
+        self._settle(has_gradients=True)
+        if self.target.is_stopped:
+            return
+        if self._must_drop:
+            self._drop(losses)
+        elif self._is_calm(losses) and (launched := self.monitor.launch()) is not None:
+            self._prepare()
+            self._leave_to_device(losses, sample_ids, *launched)
+        else:
+            super().before_step(losses, sample_ids)
+
+    def _is_calm(self, losses: Sequence[Any]) -> bool:
+        """Return whether nothing is known that the host should look at before the step."""
+        if self.reasons_to_wait or self.step < self._first_deferred or self.start_versions:
+            return False
+        if self.stats.bad_state or self.target.effects or self.monitor.has_new_layout():
+            return False
+        if hasattr(self.target.optimizer, "grad_scale"):  # someone scales the loss
+            return False
+        return all([loss.__class__ is Tensor or math.isfinite(loss) for loss in losses])
+
+    def _drop(self, losses: Sequence[Any]) -> None:
+        """Drop gradients that belong to weights which a rollback has replaced since."""
+        self._must_drop = False
+        self._prepare()
+        stats = self.stats
+        self.target.drop_step()
+        stats.levels.fill(ABSENT)
+        stats.has_loss, stats.loss = bool(losses), mean_loss(losses) if losses else math.nan
+        stats.global_norm, stats.finite = 0.0, False
+        self._learn_and_record(int(Flag.SKIPPED_BY_GUARD))
+        message = "this step's gradients were of the weights before the rollback: it was not taken"
+        self.recorder.write(Event(step=self.step, event="step_dropped", message=message))
+
+    def _leave_to_device(self, losses: Sequence[Any], sample_ids: SampleIds, rows: list[int], norms: Tensor) -> None:
+        """Plan the step, let the device measure and decide, and send the numbers on their way."""
+        stats = self._stats_to_come()
+        stats.lr = float(self.target.optimizer.param_groups[0].get("lr", 0.0))
+        loss = _device_loss(losses, norms)
+        plan = self._foresight.plan(self.judgement, self.intervening.histories, stats)
+        verdict = take_verdict(plan, norms, loss)
+        parts = {"norms": norms, "loss": loss, "is_skipped": verdict.is_skipped, "factor": verdict.factor}
+        if (scale := self.target.grad_scale) is not None:
+            if verdict.is_skipped is not None:
+                scale.set("found_inf", verdict.is_skipped.float())
+            if verdict.factor is not None:
+                scale.set("grad_scale", verdict.factor.reciprocal().float())
+        self._underway = Underway(
+            step=self.step,
+            lr=stats.lr,
+            is_stale=self.watch.is_stale,
+            loss=mean_loss(losses) if losses and loss is None else None,
+            rows=rows,
+            sample_ids=sample_ids,
+            verdict=verdict,
+            transfer=Transfer({name: part for name, part in parts.items() if part is not None}),
+        )
+
+    def after_step(self) -> None:
+        """See `Pipeline.after_step`."""
+        if self._underway is None:
+            super().after_step()
+            return
+        self.take_effects_off()
+        self.watch.after_step()
+        if self.target.buffers is not None and len(self.target.buffers):
+            self.target.buffers.accept(unless=self._underway.verdict.is_skipped)
+        self.step += 1
+        if self.step >= self.periodic.next_due:
+            if self.periodic.is_more_than_probe_due(self.step):
+                self._settle(has_gradients=False)
+            self.periodic.run(self.step, self.stats, self.judgement)
+
+    def _probe(self) -> None:
+        self._unread_probe = self.monitor.launch_probe()
+
+    def settle(self) -> None:
+        """See `Pipeline.settle`; waits for the device."""
+        self._settle(has_gradients=self.watch.is_pending)
+
+    def _settle(self, has_gradients: bool) -> None:
+        """Take in what is under way; gradients that are there already would belong to the weights before a rollback."""
+        underway, self._underway = self._underway, None
+        if underway is not None:
+            self._judge_late(underway)
+            target = self.target
+            is_restored = target.restored is not None or (target.is_rebaselined and target.is_skipped)
+            self._must_drop = has_gradients and is_restored
+        read, self._unread_probe = self._unread_probe, None
+        if read is not None and not self.target.is_stopped:
+            read(self.stats)
+
+    def _judge_late(self, underway: Underway) -> None:
+        """Judge a step from the numbers that have arrived, and write down what the device did."""
+        arrived = underway.transfer.read()
+        stats, target = self.stats, self.target
+        stats.step, stats.lr, stats.is_stale = underway.step, underway.lr, underway.is_stale
+        loss = float(arrived["loss"][0]) if "loss" in arrived else underway.loss
+        stats.has_loss, stats.loss = loss is not None, math.nan if loss is None else loss
+        self.monitor.read_late(stats, underway.rows, arrived["norms"])
+        target.begin()
+        target.is_past = stats.is_late = True
+        target.was_skipped = bool(arrived["is_skipped"][0]) if "is_skipped" in arrived else False
+        self.findings, self.records = [], []
+        if target.was_skipped and target.buffers is not None:
+            target.buffers.restore()  # the few that the device could not put back
+        self._judge(underway.sample_ids)
+        factor = float(arrived["factor"][0]) if "factor" in arrived else 1.0
+        is_same_factor = target.was_skipped or math.isclose(factor, target.clip_coef, rel_tol=1e-3)
+        if target.was_skipped > target.is_skipped or not is_same_factor:
+            self._tell_of_disagreement(underway.step, factor)
+        if self.findings:
+            self._first_deferred = self.step + WATCHFUL
+        stats.is_late = target.is_past = False
+
+    def _tell_of_disagreement(self, step: int, factor: float) -> None:
+        did = "skipped the step" if self.target.was_skipped else f"multiplied the gradients by {factor:.6g}"
+        message = f"the device {did}, by a threshold that the host finds was not reached"
+        data = {"device_skipped": int(self.target.was_skipped), "device_factor": factor}
+        self.recorder.write(Event(step=step, event="device_disagrees", message=message, data=data))
+
+
+def _device_loss(losses: Sequence[Any], norms: Tensor) -> Tensor | None:
+    """Return the mean of the losses on the device of the norms, () float64; None when none of them is there."""
+    if not any(isinstance(loss, Tensor) and loss.device == norms.device for loss in losses):
+        return None
+    wide = torch.float32 if norms.device.type == "mps" else torch.float64
+    terms = [loss.reshape(()).to(norms.device, wide) if isinstance(loss, Tensor) else loss for loss in losses]
+    mean = torch.zeros((), dtype=wide, device=norms.device)
+    for term in terms:
+        mean += term / len(terms)
+    return mean

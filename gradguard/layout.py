@@ -1,0 +1,71 @@
+"""What the guard reads of model and optimizer at the start, and afresh when param groups or weights were replaced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gradguard.judgement import Judgement
+from gradguard.records import Event
+from gradguard.reset_watch import ResetWatch
+from gradguard.stats import StepStats
+
+
+if TYPE_CHECKING:
+    from gradguard.pipeline import Pipeline
+
+
+def start(pipeline: Pipeline) -> None:
+    """Write the layout, take the first probe and the snapshot of the state at attach time."""
+    pipeline.recorder.write_layout(pipeline.monitor.table)
+    pipeline.monitor.probe(pipeline.stats)
+    pipeline.start_versions = [param._version for param in pipeline.monitor.params]
+    _take_first_snapshot(pipeline)
+
+
+def take_new_layout(pipeline: Pipeline) -> None:
+    """The optimizer has new parameters: measure them too, and start the rolling statistics afresh."""
+    known = len(pipeline.monitor.table)
+    pipeline.monitor.read_layout()
+    table = pipeline.monitor.table
+    if pipeline.target.buffers is not None:
+        pipeline.target.buffers.read(pipeline.target.model)
+    fresh, old = StepStats(len(table)), pipeline.stats
+    fresh.step, fresh.loss_scale, fresh.scaler_skips = pipeline.step, old.loss_scale, old.scaler_skips
+    pipeline.stats = pipeline.target.stats = fresh
+    pipeline.read_parameters()
+    pipeline.judgement = Judgement(pipeline.policy, table, pipeline.policy.horizon, pipeline.on_fault)
+    pipeline.intervening.rows_of = pipeline.judgement.rows_of
+    pipeline.watch.close()
+    pipeline.watch = ResetWatch(pipeline.monitor.params)
+    pipeline.parameters_changed()
+    pipeline.recorder.write_layout(table)
+    message = f"the optimizer has {len(table)} parameters now ({known} before); rolling statistics start afresh"
+    pipeline.recorder.write(
+        Event(
+            step=pipeline.step,
+            event="parameters_changed",
+            message=message,
+            data={"before": known, "after": len(table)},
+        )
+    )
+    pipeline.monitor.probe(pipeline.stats)
+    if pipeline.target.snapshots is not None:
+        pipeline.target.snapshots.forget()
+    _take_first_snapshot(pipeline)
+
+
+def check_for_loaded_weights(pipeline: Pipeline) -> None:
+    """Before the first step: if weights were loaded since the guard was attached, start from these."""
+    if pipeline.start_versions != [param._version for param in pipeline.monitor.params]:
+        if pipeline.target.buffers is not None and pipeline.target.buffers.is_finite():
+            pipeline.target.buffers.accept()
+        if pipeline.target.snapshots is not None:
+            pipeline.target.snapshots.take(pipeline.step, pipeline.judgement.state_dict(), is_confirmed=True)
+    pipeline.start_versions = []
+
+
+def _take_first_snapshot(pipeline: Pipeline) -> None:
+    snapshots = pipeline.target.snapshots
+    if snapshots is not None:
+        windows = pipeline.judgement.state_dict()
+        snapshots.take(pipeline.step, windows, is_confirmed=True, bad=pipeline.stats.bad_state)
