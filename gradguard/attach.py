@@ -16,7 +16,8 @@ from gradguard.environment import describe_environment
 from gradguard.errors import AttachError, PolicyError
 from gradguard.exchange import is_main_rank
 from gradguard.guard import Guard
-from gradguard.monitor import Monitor, is_compiled, parameter_names
+from gradguard.monitor import Monitor
+from gradguard.parameter_names import is_compiled, parameter_names
 from gradguard.policy.load import load_policy
 from gradguard.policy.patterns import unmatched
 from gradguard.policy.schema import Policy

@@ -60,6 +60,7 @@ class DeferredPipeline(Pipeline):
         on_fault: Callable[[str, Exception], None],
     ) -> None:
         super().__init__(monitor, policy, scaler, recorder, on_fault)
+        monitor.packs_loss = True
         self._foresight = Foresight(policy)
         self._underway: Underway | None = None
         self._unread_probe: Callable[[StepStats], None] | None = None

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from gradguard.functional import dense_values, grad_norms
-from gradguard.monitor import parameter_names
+from gradguard.parameter_names import parameter_names
 
 
 class GradientStatistics(NamedTuple):

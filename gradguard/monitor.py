@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from gradguard.finite_check import FiniteCheck, Looked
 from gradguard.functional import FLOAT32_MAX, device_norms, exact_norm, grad_norms, nonfinite_tensors
 from gradguard.mean_loss import mean_loss
+from gradguard.parameter_names import clean_name, parameter_names, wrappers_of
 from gradguard.policy.patterns import select
 from gradguard.stats import ABSENT, FloatArray, ParameterTable, StepStats
 from gradguard.transfer import Transfer
@@ -25,48 +26,6 @@ from gradguard.transfer import Transfer
 FLOAT64_MAX = float(np.finfo(np.float64).max)
 DOUBLE = (torch.float64, torch.complex128)
 LARGEST_SQUARABLE = math.sqrt(FLOAT32_MAX)
-WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")  # added to names by DDP, torch.compile and FSDP1
-
-
-def clean_name(name: str, wrappers: Sequence[str]) -> str:
-    """Return a fully qualified name without the parts that wrapping the model added.
-
-    Example:
-        >>> clean_name("_orig_mod.head.weight", ["_orig_mod"])
-        'head.weight'
-    """
-    if not wrappers and not any(wrapper in name for wrapper in WRAPPERS[1:]):
-        return name
-    parts = name.split(".")
-    for wrapper in wrappers:
-        if parts[0] == wrapper:
-            parts.pop(0)
-    return ".".join(part for part in parts if part not in WRAPPERS[1:])
-
-
-def wrappers_of(model: nn.Module) -> list[str]:
-    """Return the prefixes that belong to wrappers around the user's model (DDP, DataParallel, torch.compile)."""
-    found = []
-    while True:
-        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-            found.append("module")
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            found.append("_orig_mod")
-            model = inner
-        else:
-            return found
-
-
-def is_compiled(model: nn.Module) -> bool:
-    """Return whether the model, or a module in it, went through torch.compile."""
-    return any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in model.modules())
-
-
-def parameter_names(model: nn.Module) -> dict[int, str]:
-    """Return {id(parameter): fully qualified name}; tied parameters have the name that comes first."""
-    wrappers = wrappers_of(model)
-    return {id(param): clean_name(name, wrappers) for name, param in model.named_parameters()}
 
 
 class Monitor:
@@ -76,6 +35,9 @@ class Monitor:
         model: gives the parameters their names.
         optimizer: gives the parameters; read afresh whenever its groups grow.
         patterns: which parameters are monitored.
+
+    Attributes:
+        packs_loss: the loss takes the same transfer as the norms; on the CPU, reading it apart is cheaper.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, patterns: Sequence[str]) -> None:
@@ -83,6 +45,7 @@ class Monitor:
         self.optimizer = optimizer
         self.patterns = patterns
         self.params: list[Tensor] = []
+        self.packs_loss = False
         self.table = ParameterTable([], [], [], [])
         self._signature: tuple[int, ...] = ()
         wrappers = wrappers_of(model)
@@ -125,6 +88,7 @@ class Monitor:
         self._is_uniform &= dtype in (torch.float32, torch.bfloat16, torch.float16)
         self._is_sometimes_absent = False
         self._device = self.params[0].device if self.params else torch.device("cpu")
+        self.packs_loss = self.packs_loss or self._device.type != "cpu"
         self._every_row = list(range(len(members)))
 
     def grads(self) -> list[Tensor | None]:
@@ -142,7 +106,7 @@ class Monitor:
         """
         grads = self.grads()
         stats.has_loss = bool(losses)
-        loss = losses[0] if len(losses) == 1 else None
+        loss = losses[0] if len(losses) == 1 and self.packs_loss else None
         if loss.__class__ is not Tensor or loss.dtype != torch.float32 or loss.device != self._device:
             stats.loss = mean_loss(losses) if losses else math.nan
             loss = None
@@ -152,9 +116,9 @@ class Monitor:
             try:
                 norms = torch._foreach_norm(grads, 2, dtype=torch.float32)  # type: ignore[arg-type]
                 if loss is None:
-                    stats.levels[1:] = torch.stack(norms).to("cpu").numpy()
+                    stats.levels[1:] = _numpy(torch.stack(norms))
                 else:
-                    numbers = torch.stack([*norms, loss.reshape(())]).to("cpu").numpy()
+                    numbers = _numpy(torch.stack([*norms, loss.reshape(())]))
                     stats.levels[1:] = numbers[:-1]
                     stats.loss, loss = float(numbers[-1]), None
             except (TypeError, NotImplementedError, RuntimeError):  # a None or a sparse gradient is among them
@@ -290,3 +254,7 @@ class Monitor:
     def nonfinite_parameters(self) -> tuple[str, ...]:
         """Return the names of monitored parameters that hold NaN or infinite entries."""
         return tuple(self.table.names[i] for i in nonfinite_tensors([param.detach() for param in self.params]))
+
+
+def _numpy(values: Tensor) -> FloatArray:
+    return (values if values.is_cpu else values.to("cpu")).numpy()

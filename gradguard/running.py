@@ -65,11 +65,12 @@ class NormWindow:
         if self.steps < self.size:
             self.steps += 1
         filled = self.ring[:, : self.steps]
-        if values.min() > 0.0 and values.max() < np.inf:
+        accepted = (values > 0.0) & (values < np.inf)
+        if np.count_nonzero(accepted) == len(values):
             self.ring[:, self.position] = values
             self.gaps = max(0, self.gaps - 1)
         else:
-            self.ring[:, self.position] = np.where((values > 0) & (values < np.inf), values, np.nan)
+            self.ring[:, self.position] = np.where(accepted, values, np.nan)
             self.gaps = self.size
         self.position = (self.position + 1) % self.size
         ordered = np.sort(filled, axis=1)

@@ -38,6 +38,7 @@ FLOORS = (
         "loss_scale",
         "exchange",
         "finite_check",
+        "parameter_names",
         "buffer_shadow",
         "register",
         "observed",

@@ -7,7 +7,8 @@ import reference
 import torch
 from torch import nn
 
-from gradguard.monitor import Monitor, clean_name, parameter_names, wrappers_of
+from gradguard.monitor import Monitor
+from gradguard.parameter_names import clean_name, parameter_names, wrappers_of
 from gradguard.stats import StepStats
 
 

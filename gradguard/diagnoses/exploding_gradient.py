@@ -113,7 +113,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         if state.start is None:
             state.start = window.median.copy()
         hot = stats.levels * np.float32(1.0 / self.ratio) > window.median  # written so that nothing can overflow
-        if not hot.any() or not stats.finite:
+        if not np.count_nonzero(hot) or not stats.finite:
             return state, None
         return state, self._judge(state, stats, window, np.flatnonzero(hot & state.rows))
 
