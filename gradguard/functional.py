@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gradguard.sharded import is_sharded, layout_of, local, norms_over_ranks
 from gradguard.stats import FloatArray
 
 
@@ -61,21 +63,23 @@ def device_norms(grads: Sequence[Tensor]) -> list[tuple[list[int], Tensor]]:
     if len(kinds) == 1 and next(iter(kinds))[2:] == (torch.strided, Tensor) and not grads[0].is_complex():
         wide = grads[0].dtype if grads[0].dtype in _WIDE else torch.float32
         return [(list(range(len(grads))), torch.stack(torch._foreach_norm(list(grads), 2, dtype=wide)))]
-    groups: dict[tuple[torch.device, torch.dtype], tuple[list[int], list[Tensor]]] = defaultdict(lambda: ([], []))
+    groups: dict[Any, tuple[list[int], list[Tensor]]] = defaultdict(lambda: ([], []))
     for index, grad in enumerate(grads):
-        values = dense_values(_whole(grad))
-        where, members = groups[(values.device, values.dtype)]
+        layout = layout_of(grad) if is_sharded(grad) else None
+        values = dense_values(_whole(grad) if layout is None else local(grad))
+        where, members = groups[(values.device, values.dtype, layout)]
         where.append(index)
         members.append(values)
-    return [
-        (where, torch.stack(torch._foreach_norm(members, 2, dtype=dtype if dtype in _WIDE else torch.float32)))
-        for (_, dtype), (where, members) in groups.items()
-    ]
+    found = []
+    for (_, dtype, layout), (where, members) in groups.items():
+        norms = torch.stack(torch._foreach_norm(members, 2, dtype=dtype if dtype in _WIDE else torch.float32))
+        found.append((where, norms if layout is None else norms_over_ranks(norms, layout)))
+    return found
 
 
 def _whole(grad: Tensor) -> Tensor:
-    """Return a sharded gradient (DTensor) gathered, any other as it is."""
-    return grad.full_tensor() if hasattr(grad, "full_tensor") else grad
+    """Return a DTensor gathered from all ranks, any other tensor as it is."""
+    return grad.full_tensor() if is_sharded(grad) else grad  # type: ignore[attr-defined]
 
 
 def exact_norm(grad: Tensor) -> tuple[float, int, int]:
@@ -160,11 +164,11 @@ def scale_(grads: Sequence[Tensor], factor: float) -> None:
         >>> grad
         tensor([0.5000, 0.5000])
     """
-    dense = [grad for grad in grads if grad.layout == torch.strided and not hasattr(grad, "full_tensor")]
+    dense = [local(grad) for grad in grads if grad.layout == torch.strided]
     if dense:
         torch._foreach_mul_(dense, factor)
     for grad in grads:
-        if grad.layout != torch.strided or hasattr(grad, "full_tensor"):
+        if grad.layout != torch.strided:
             grad.mul_(factor)
 
 

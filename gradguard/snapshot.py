@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from gradguard.functional import is_overlapping
 from gradguard.plain import from_plain, to_plain
+from gradguard.sharded import local, spread_like
 
 
 PARAMETER, BUFFER = "parameter ", "buffer "  # begin the keys of a snapshot's tensors
@@ -19,7 +20,8 @@ PARAMETER, BUFFER = "parameter ", "buffer "  # begin the keys of a snapshot's te
 def host_copy(value: Any) -> Any:
     """Return a copy of a nested optimizer state with every tensor in host memory."""
     if isinstance(value, Tensor):
-        return value.detach().clone() if value.is_cpu else value.detach().to("cpu")
+        part = local(value.detach())
+        return part.clone() if part.is_cpu else part.to("cpu")
     if isinstance(value, dict):
         return {key: host_copy(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -27,19 +29,20 @@ def host_copy(value: Any) -> Any:
     return value
 
 
-def put_back(saved: Any, live: Any, device: torch.device) -> Any:
-    """Return `saved` as live state: into the live tensors where they fit, as new ones where they do not."""
+def put_back(saved: Any, live: Any, param: Tensor) -> Any:
+    """Return `saved` as live state of a parameter: into the live tensors where they fit, else as new ones."""
     if isinstance(saved, Tensor):
-        if isinstance(live, Tensor) and live.shape == saved.shape and live.dtype == saved.dtype:
-            live.copy_(saved)
+        part = local(live) if isinstance(live, Tensor) else None
+        if part is not None and part.shape == saved.shape and part.dtype == saved.dtype:
+            part.copy_(saved)
             return live
-        target = live.device if isinstance(live, Tensor) else torch.device("cpu") if saved.ndim == 0 else device
-        return saved.to(target, copy=True)
+        device = part.device if part is not None else torch.device("cpu") if saved.ndim == 0 else param.device
+        return spread_like(saved.to(device, copy=True), param.detach())
     if isinstance(saved, dict):
         lives = live if isinstance(live, dict) else {}
-        return {key: put_back(item, lives.get(key), device) for key, item in saved.items()}
+        return {key: put_back(item, lives.get(key), param) for key, item in saved.items()}
     if isinstance(saved, (list, tuple)):
-        return type(saved)(put_back(item, None, device) for item in saved)
+        return type(saved)(put_back(item, None, param) for item in saved)
     return saved
 
 
@@ -112,7 +115,7 @@ class Snapshot:
             if saved is None:
                 optimizer.state.pop(param, None)
             else:
-                state = put_back(saved, dict(optimizer.state.get(param, {})), param.device)
+                state = put_back(saved, dict(optimizer.state.get(param, {})), param)
                 optimizer.state[param].clear()
                 optimizer.state[param].update(state)
 
@@ -128,13 +131,13 @@ def live_tensors(model: nn.Module, optimizer: Optimizer, is_foreign: bool = Fals
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     named: dict[str, Tensor] = {}
     if not is_foreign:
-        named |= {PARAMETER + name: param.detach() for name, param in parameters.items()}
-        named |= {BUFFER + name: buffer.detach() for name, buffer in buffers.items()}
+        named |= {PARAMETER + name: local(param.detach()) for name, param in parameters.items()}
+        named |= {BUFFER + name: local(buffer.detach()) for name, buffer in buffers.items()}
     owned = set(map(id, parameters.values()))
     for index, group in enumerate(optimizer.param_groups):
         for position, param in enumerate(group["params"]):
             if id(param) not in owned:
-                named[f"group {index}.{position}"] = param.detach()
+                named[f"group {index}.{position}"] = local(param.detach())
     return named
 
 

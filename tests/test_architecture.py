@@ -30,7 +30,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 # From the ground up. A module imports from lower floors only, when it is loaded; modules of one package may import each
 # other, but for leaves. A package stands for its modules unless one of them is named on a floor of its own.
 FLOORS = (
-    {"errors", "records", "stats", "printable", "plain", "environment", "policy.patterns", "trigger"},
+    {"errors", "records", "stats", "printable", "plain", "environment", "policy.patterns", "trigger", "sharded"},
     {"contracts", "functional", "running", "norm_limit", "outcomes", "transfer", "step_report", "mean_loss"},
     {
         "attachment",

@@ -1,12 +1,9 @@
 """Every rank decides the same: a loss that is bad on one rank only makes all of them skip, and none of them wait."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from two_ranks import run_two_ranks
 
 import gradguard
 
@@ -18,24 +15,7 @@ RANK = Path(__file__).with_name("one_rank.py")
 def two_ranks(tmp_path_factory):
     """What two processes that train together tell, a list of lines for each, and where the record is."""
     folder = tmp_path_factory.mktemp("ranks")
-    settings = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(RANK), str(rank), str(folder)],
-            env=settings,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        outputs = [process.communicate(timeout=60) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    told = [[json.loads(line) for line in out.splitlines()] for out, _ in outputs]
-    assert all(told), [errors for _, errors in outputs]
+    told = run_two_ranks(RANK, folder)
     return told, folder / "run"
 
 
