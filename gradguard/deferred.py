@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gradguard.device_verdict import DeviceVerdict, take_verdict
-from gradguard.exchange import Exchange
+from gradguard.exchange import mean_over_ranks
 from gradguard.foresight import Foresight
 from gradguard.mean_loss import mean_loss
 from gradguard.monitor import Monitor
@@ -61,6 +61,8 @@ class DeferredPipeline(Pipeline):
     ) -> None:
         super().__init__(monitor, policy, scaler, recorder, on_fault)
         monitor.packs_loss = True
+        if self.pace is not None:
+            self.pace.num_owed = 2
         self._foresight = Foresight(policy)
         self._underway: Underway | None = None
         self._unread_probe: Callable[[StepStats], None] | None = None
@@ -79,8 +81,6 @@ class DeferredPipeline(Pipeline):
             reasons.append("GradScaler reads its scale on the host")
         if any(not isinstance(group.get("lr", 0.0), (int, float)) for group in self.target.optimizer.param_groups):
             reasons.append("the learning rate is a tensor")
-        if Exchange.is_needed():
-            reasons.append("ranks agree on the loss through the host")
         return reasons
 
     def _stats_to_come(self) -> StepStats:
@@ -101,9 +101,8 @@ class DeferredPipeline(Pipeline):
             return
         if self._must_drop:
             self._drop(losses)
-        elif self._is_calm(losses) and (launched := self.monitor.launch()) is not None:
-            self._prepare()
-            self._leave_to_device(losses, sample_ids, *launched)
+        elif self._is_calm(losses):
+            self._leave_to_device(losses, sample_ids)
         else:
             super().before_step(losses, sample_ids)
 
@@ -115,7 +114,10 @@ class DeferredPipeline(Pipeline):
             return False
         if hasattr(self.target.optimizer, "grad_scale"):  # someone scales the loss
             return False
-        return all([loss.__class__ is Tensor or math.isfinite(loss) for loss in losses])
+        if not self.monitor.can_launch():
+            return False
+        # Ranks must take the same way, so a loss that only this one has seen is no reason to leave it.
+        return self.pace is not None or all([loss.__class__ is Tensor or math.isfinite(loss) for loss in losses])
 
     def _drop(self, losses: Sequence[Any]) -> None:
         """Drop gradients that belong to weights which a rollback has replaced since."""
@@ -130,19 +132,25 @@ class DeferredPipeline(Pipeline):
         message = "this step's gradients were of the weights before the rollback: it was not taken"
         self.recorder.write(Event(step=self.step, event="step_dropped", message=message))
 
-    def _leave_to_device(self, losses: Sequence[Any], sample_ids: SampleIds, rows: list[int], norms: Tensor) -> None:
+    def _leave_to_device(self, losses: Sequence[Any], sample_ids: SampleIds) -> None:
         """Plan the step, let the device measure and decide, and send the numbers on their way."""
+        self._prepare()
+        said = self.pace.say(losses) if self.pace is not None else None
+        rows, norms = self.monitor.launch()
+        if self.pace is not None:
+            self.pace.measured()
+        loss = mean_over_ranks(said) if said is not None else _device_loss(losses, norms)
         stats = self._stats_to_come()
         stats.lr = float(self.target.optimizer.param_groups[0].get("lr", 0.0))
-        loss = _device_loss(losses, norms)
         plan = self._foresight.plan(self.judgement, self.intervening.histories, stats)
         verdict = take_verdict(plan, norms, loss)
-        parts = {"norms": norms, "loss": loss, "is_skipped": verdict.is_skipped, "factor": verdict.factor}
         if (scale := self.target.grad_scale) is not None:
             if verdict.is_skipped is not None:
                 scale.set("found_inf", verdict.is_skipped.float())
             if verdict.factor is not None:
                 scale.set("grad_scale", verdict.factor.reciprocal().float())
+        parts = {"norms": norms, "is_skipped": verdict.is_skipped, "factor": verdict.factor}
+        parts |= {"loss": loss} if said is None else {"said": said}
         self._underway = Underway(
             step=self.step,
             lr=stats.lr,
@@ -193,8 +201,11 @@ class DeferredPipeline(Pipeline):
         arrived = underway.transfer.read()
         stats, target = self.stats, self.target
         stats.step, stats.lr, stats.is_stale = underway.step, underway.lr, underway.is_stale
-        loss = float(arrived["loss"][0]) if "loss" in arrived else underway.loss
-        stats.has_loss, stats.loss = loss is not None, math.nan if loss is None else loss
+        if self.pace is not None:
+            self.pace.hear(arrived["said"].reshape(-1, 3).tolist(), stats)
+        else:
+            loss = float(arrived["loss"][0]) if "loss" in arrived else underway.loss
+            stats.has_loss, stats.loss = loss is not None, math.nan if loss is None else loss
         self.monitor.read_late(stats, underway.rows, arrived["norms"])
         target.begin()
         target.is_past = stats.is_late = True

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gradguard.sharded import is_sharded
+
 
 NARROW = (torch.float32, torch.bfloat16, torch.float16)  # the scale is a float32: too coarse for float64 gradients
 MISSING: Any = object()
@@ -22,8 +24,8 @@ MISSING: Any = object()
 def is_foldable(optimizer: Optimizer, params: Sequence[Tensor]) -> bool:
     """Return whether one factor on the gradients of `params` can be left to the optimizer's own kernels.
 
-    They must be all the parameters that the optimizer has, dense, on one device, and in groups that all take the fused
-    path: the others refuse a `grad_scale`.
+    They must be all the parameters that the optimizer has, dense, on one device, all sharded or none, and in groups
+    that all take the fused path: the others refuse a `grad_scale`.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.ones(2))
@@ -38,9 +40,10 @@ def is_foldable(optimizer: Optimizer, params: Sequence[Tensor]) -> bool:
     if not params or sum(len(group["params"]) for group in groups) != len(params):
         return False
     kinds = {(p.device, p.layout, type(p.data)) for p in params}
-    return (
-        len(kinds) == 1 and next(iter(kinds))[1:] == (torch.strided, Tensor) and {p.dtype for p in params} <= {*NARROW}
-    )
+    if len(kinds) != 1 or {p.dtype for p in params} - {*NARROW}:
+        return False
+    _, layout, kind = next(iter(kinds))
+    return layout == torch.strided and (kind is Tensor or is_sharded(params[0]))
 
 
 class GradScale:

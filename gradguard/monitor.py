@@ -19,6 +19,7 @@ from gradguard.functional import FLOAT32_MAX, device_norms, exact_norm, grad_nor
 from gradguard.mean_loss import mean_loss
 from gradguard.parameter_names import clean_name, parameter_names, wrappers_of
 from gradguard.policy.patterns import select
+from gradguard.sharded import is_sharded
 from gradguard.stats import ABSENT, FloatArray, ParameterTable, StepStats
 from gradguard.transfer import Transfer
 
@@ -87,6 +88,7 @@ class Monitor:
         dtype = self.params[0].dtype if self.params else torch.float32
         self._is_uniform &= dtype in (torch.float32, torch.bfloat16, torch.float16)
         self._is_sometimes_absent = False
+        self.is_sharded = any(map(is_sharded, self.params))
         self._device = self.params[0].device if self.params else torch.device("cpu")
         self.packs_loss = self.packs_loss or self._device.type != "cpu"
         self._every_row = list(range(len(members)))
@@ -95,21 +97,22 @@ class Monitor:
         """Return the gradient of each parameter, None where there is none."""
         return [param.grad for param in self.params]
 
-    def measure(self, stats: StepStats, inverse_scale: float = 1.0, losses: Sequence[Any] = ()) -> None:
+    def measure(self, stats: StepStats, inverse_scale: float = 1.0, losses: Sequence[Any] | None = ()) -> None:
         """Fill `stats` with this step's gradient norms and its loss, in one transfer where that is possible.
 
         Args:
             stats: its `levels`, `norms`, `global_norm`, `finite`, `overflowed`, `nonfinite`, `loss` and `has_loss` are
                 written.
             inverse_scale: factor that undoes a loss scale that is still in the gradients.
-            losses: observed for this step; numbers or one-element tensors.
+            losses: observed for this step; numbers or one-element tensors. None when the loss is there already.
         """
         grads = self.grads()
-        stats.has_loss = bool(losses)
-        loss = losses[0] if len(losses) == 1 and self.packs_loss else None
-        if loss.__class__ is not Tensor or loss.dtype != torch.float32 or loss.device != self._device:
-            stats.loss = mean_loss(losses) if losses else math.nan
-            loss = None
+        loss = None
+        if losses is not None:
+            stats.has_loss = bool(losses)
+            loss = self._loss_to_pack(losses)
+            if loss is None:
+                stats.loss = mean_loss(losses) if losses else math.nan
         if self._is_sometimes_absent or not self._is_uniform:
             self._measure_any(grads, stats)
         else:
@@ -130,6 +133,12 @@ class Monitor:
             present = stats.norms != ABSENT
             stats.norms[present] *= inverse_scale
         self._finish(grads, stats, inverse_scale)
+
+    def _loss_to_pack(self, losses: Sequence[Any]) -> Tensor | None:
+        """Return the loss that may take the norms' transfer: one float32 tensor where the gradients are."""
+        loss = losses[0] if len(losses) == 1 and self.packs_loss else None
+        is_fit = isinstance(loss, Tensor) and loss.dtype == torch.float32 and loss.device == self._device
+        return loss if is_fit else None
 
     def _measure_any(self, grads: list[Tensor | None], stats: StepStats) -> None:
         present = [i for i, grad in enumerate(grads) if grad is not None]
@@ -179,12 +188,15 @@ class Monitor:
         largest = float(wide.max())
         return min(largest * math.sqrt(float(np.square(wide / largest).sum())), FLOAT64_MAX)
 
-    def launch(self) -> tuple[list[int], Tensor] | None:
-        """Start to measure the gradients where they are: (rows that have one, (n,) float32 norms on their device).
+    def can_launch(self) -> bool:
+        """Return whether the gradients can be measured without waiting: they are dense and on one device."""
+        if self._is_uniform:
+            return True
+        kinds = {(grad.device, grad.layout) for grad in self.grads() if grad is not None}
+        return len(kinds) == 1 and next(iter(kinds))[1] == torch.strided
 
-        Returns:
-            None where that is not possible without waiting: sharded or sparse gradients, or several devices.
-        """
+    def launch(self) -> tuple[list[int], Tensor]:
+        """Start to measure the gradients where they are: (rows that have one, (n,) float32 norms on their device)."""
         grads = self.grads()
         if self._is_uniform and not self._is_sometimes_absent:
             try:
@@ -192,13 +204,10 @@ class Monitor:
             except (TypeError, NotImplementedError, RuntimeError):  # a None or a sparse gradient is among them
                 self._is_sometimes_absent = True
         rows = [row for row, grad in enumerate(grads) if grad is not None]
-        present: list[Tensor] = [grad for grad in grads if grad is not None]
-        kinds = {(grad.device, grad.layout, type(grad)) for grad in present}
-        if len(kinds) != 1 or next(iter(kinds))[1:] != (torch.strided, Tensor):
-            return None
-        parts = device_norms(present)
+        parts = device_norms([grad for grad in grads if grad is not None])
         order = [rows[i] for where, _ in parts for i in where]
-        return order, torch.cat([norms.float() for _, norms in parts])
+        norms = [values.float() for _, values in parts]
+        return order, torch.cat(norms) if norms else torch.zeros(0, device=self._device)
 
     def read_late(self, stats: StepStats, rows: list[int], norms: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
         """Fill `stats` with norms that `launch` measured, when the gradients may be gone.

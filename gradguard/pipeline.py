@@ -14,13 +14,13 @@ import torch
 
 from gradguard import aside, layout
 from gradguard.buffer_shadow import BufferShadow
-from gradguard.exchange import Exchange
 from gradguard.grad_scale import GradScale, is_foldable
 from gradguard.intervention import Intervening
 from gradguard.judgement import Judgement
 from gradguard.loss_scale import LossScale
 from gradguard.monitor import Monitor
 from gradguard.observed import SampleIds
+from gradguard.pace import Pace
 from gradguard.periodic import Periodic
 from gradguard.policy.schema import Always, Policy, Rule
 from gradguard.record.recorder import Recorder
@@ -78,8 +78,7 @@ class Pipeline:
             self.target.snapshots = Snapshots(
                 model, optimizer, options.every, options.max_memory_share, monitor.finite_check
             )
-        self.exchange = Exchange(self.monitor.params[0].device) if Exchange.is_needed() else None
-        self._has_agreed = False
+        self.pace = Pace.of(monitor)
         self.watch = ResetWatch(self.monitor.params)
         self.periodic = Periodic(policy, self._probe, self.target, self.intervening.outcomes, recorder)
         self.start_versions: list[int] = []
@@ -104,7 +103,8 @@ class Pipeline:
 
     def _prepare(self) -> None:
         """Forget the step before, and read afresh what was replaced since."""
-        self._has_agreed = False
+        if self.pace is not None:
+            self.pace.begin()
         self.target.begin()
         if self.findings or self.records:
             self.findings, self.records = [], []
@@ -166,16 +166,17 @@ class Pipeline:
             self.target.gradient_scale = 1.0 / inverse_scale
             if stats.found_inf:
                 self.record_scaler_skips(1)
-        self.monitor.measure(stats, inverse_scale, losses)
-        if self.exchange is not None:
-            self.exchange.agree(stats)
-            self._has_agreed = True
+        if self.pace is None:
+            self.monitor.measure(stats, inverse_scale, losses)
+        else:
+            self.pace.hear(self.pace.say(losses).tolist(), stats)
+            self.monitor.measure(stats, inverse_scale, None)
+            self.pace.measured()
 
     def keep_pace(self) -> None:
-        """Take part in the exchange of a step that this rank does not judge, so that the others do not wait for it."""
-        if self.exchange is not None and not self._has_agreed:
-            self.exchange.agree(StepStats(0))
-        self._has_agreed = False
+        """Take part in what the other ranks do at a step that this one does not judge, so that they do not wait."""
+        if self.pace is not None:
+            self.pace.keep()
 
     def _act(self, found: list[tuple[Rule, Finding]], sample_ids: SampleIds) -> None:
         """Carry out what the findings and the rules for every step call for."""

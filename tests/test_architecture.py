@@ -48,7 +48,7 @@ FLOORS = (
     {"monitor", "snapshot", "judgement", "audit", "faults"},
     {"snapshots"},
     {"target", "gradient_statistics"},
-    {"intervention", "periodic", "foresight"},
+    {"intervention", "periodic", "foresight", "pace"},
     {"device_verdict"},
     {"aside", "layout"},
     {"pipeline"},

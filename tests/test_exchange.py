@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gradguard.exchange import Exchange, is_main_rank
+from gradguard.exchange import Exchange, is_main_rank, mean_over_ranks, take_in
 from gradguard.stats import StepStats
 
 
@@ -22,9 +22,8 @@ def group(tmp_path):
 
 def agreed(loss):
     stats = StepStats(1)
-    stats.has_loss = loss is not None
-    stats.loss = math.nan if loss is None else loss
-    Exchange(torch.device("cpu")).agree(stats)
+    said = Exchange(torch.device("cpu")).gather([] if loss is None else [loss])
+    assert take_in(said.tolist(), stats) == ()
     return stats
 
 
@@ -57,3 +56,22 @@ def test_a_bad_loss_stays_bad_and_names_its_rank(loss):
 def test_a_loss_that_nobody_observed_is_not_made_up():
     stats = agreed(None)
     assert (math.isnan(stats.loss), stats.has_loss, stats.bad_ranks) == (True, False, ())
+
+
+def test_the_mean_on_the_device_is_that_of_the_host():
+    said = torch.tensor([[1.5, 1, 1], [0.0, 0, 1], [-4.0, 1, 0]], dtype=torch.float64)
+    stats = StepStats(1)
+    assert take_in(said.tolist(), stats) == (2,)
+    assert float(mean_over_ranks(said)) == stats.loss == -1.25
+    said[0, 0] = math.nan
+    assert math.isnan(float(mean_over_ranks(said)))
+
+
+def test_no_threshold_is_below_a_loss_that_nobody_observed():
+    assert float(mean_over_ranks(torch.tensor([[0.0, 0, 1]], dtype=torch.float64))) < -1e300
+
+
+@pytest.mark.usefixtures("group")
+def test_micro_batches_are_averaged_whatever_they_are():
+    said = Exchange(torch.device("cpu")).gather([torch.tensor([1.0]), 2.0, torch.tensor(6.0)], is_on=False)
+    assert said.tolist() == [[3.0, 1.0, 0.0]]

@@ -1,7 +1,7 @@
 """One of two processes that train a sharded model: `sharded_rank.py RANK FOLDER` prints what it saw as JSON.
 
-The model is cut over both ranks (FSDP2). At step 12 the batch of rank 1 is NaN; from step 30 on the loss is so high
-that rules climb their ladders to a rollback.
+The model is cut over both ranks (FSDP2), once with each way to wait for the device. At step 12 the batch of rank 1 is
+NaN; from step 30 on the loss is so high that rules climb their ladders to a rollback.
 """
 
 import json
@@ -20,23 +20,20 @@ from torch.distributed.tensor import DTensor
 import gradguard
 
 
-def main(rank, folder):
-    logger.remove()
-    torch.set_num_threads(1)
-    meeting = f"file://{folder}/meeting"
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2, timeout=timedelta(seconds=30))
+def train(rank, folder, sync):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3), nn.Tanh(), nn.Linear(3, 1))
     for layer in model:
         if isinstance(layer, nn.Linear):
             fully_shard(layer)
     fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    guard = gradguard.attach(model, optimizer, run_dir=f"{folder}/run" if rank == 0 else None)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+    policy = gradguard.Policy(**{**gradguard.load_policy(None).model_dump(mode="json"), "monitor": {"sync": sync}})
+    guard = gradguard.attach(model, optimizer, policy, run_dir=f"{folder}/{sync}" if rank == 0 else None)
     gathered = []
     full_tensor = DTensor.full_tensor
     DTensor.full_tensor = lambda self, **options: (gathered.append(self.numel()), full_tensor(self, **options))[1]
-    worst, skipped, rolled_back = 0.0, [], []
+    worst = 0.0
     for step in range(40):
         inputs = torch.randn(8, 5, generator=torch.Generator().manual_seed(2 * step + rank))
         if (rank, step) == (1, 12):
@@ -49,12 +46,13 @@ def main(rank, folder):
         optimizer.step()
         if step == 11:
             gathered_while_healthy = sum(gathered)
-        expected = torch.stack([grad.norm() for grad in grads]).norm()
-        if not guard.last.skipped and guard.last.clip_coef == 1.0:
+        if step % 3 == 0 and not guard.last.skipped and guard.last.clip_coef == 1.0:
+            expected = torch.stack([grad.norm() for grad in grads]).norm()
             worst = max(worst, abs(float(expected) / guard.last.global_norm - 1.0))
-        skipped += [step] if guard.last.skipped else []
-        rolled_back += [step for record in guard.last.records if getattr(record, "remedy", "") == "rollback"]
     guard.close()
+    done = [(record.remedy, record.step) for record in guard.records if record.kind == "intervention"]
+    skipped = [step for remedy, step in done if remedy == "skip_step"]
+    rolled_back = [step for remedy, step in done if remedy == "rollback"]
     weights = [round(float(full_tensor(param.detach()).double().sum()), 9) for param in model.parameters()]
     told = {
         "gathered": gathered_while_healthy,
@@ -64,7 +62,17 @@ def main(rank, folder):
         "weights": weights,
         "run": guard.run_dir,
     }
-    print(json.dumps(told), flush=True)
+    DTensor.full_tensor = full_tensor
+    return {**told, "waits": guard.reasons_to_wait}
+
+
+def main(rank, folder):
+    logger.remove()
+    torch.set_num_threads(1)
+    meeting = f"file://{folder}/meeting"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2, timeout=timedelta(seconds=30))
+    for sync in ("immediate", "deferred"):
+        print(json.dumps(train(rank, folder, sync)), flush=True)
     dist.barrier()
     os._exit(0)  # gloo's own threads may outlive the interpreter and then abort the process
 

@@ -9,9 +9,14 @@ import gradguard
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sharded")
-    return [lines[0] for lines in run_two_ranks(Path(__file__).with_name("sharded_rank.py"), folder)]
+def told(tmp_path_factory):
+    """What both ranks tell of the run that waits at each step, and of the deferred one."""
+    return run_two_ranks(Path(__file__).with_name("sharded_rank.py"), tmp_path_factory.mktemp("sharded"))
+
+
+@pytest.fixture(params=[0, 1], ids=["immediate", "deferred"])
+def ranks(told, request):
+    return [lines[request.param] for lines in told]
 
 
 def test_the_norm_is_that_of_the_whole_gradients(ranks):
@@ -33,3 +38,9 @@ def test_the_record_names_whole_parameters(ranks):
     run = gradguard.read_run(ranks[0]["run"])
     assert list(run.parameters) == ["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"]
     assert run.statistics["norms"].shape[1] == 6
+
+
+def test_the_device_decides_as_the_host_would(told):
+    immediate, deferred = told[1]
+    assert deferred["waits"] == []
+    assert deferred == immediate
