@@ -46,7 +46,7 @@ def grad_norms(grads: Sequence[Tensor]) -> FloatArray:
     """
     groups: dict[tuple[torch.device, torch.dtype], tuple[list[int], list[Tensor]]] = defaultdict(lambda: ([], []))
     for index, grad in enumerate(grads):
-        values = dense_values(_whole(grad))
+        values = dense_values(whole(grad))
         where, members = groups[(values.device, values.dtype)]
         where.append(index)
         members.append(values)
@@ -57,7 +57,7 @@ def grad_norms(grads: Sequence[Tensor]) -> FloatArray:
     return norms
 
 
-def _whole(grad: Tensor) -> Tensor:
+def whole(grad: Tensor) -> Tensor:
     """Return a sharded gradient (DTensor) gathered, any other as it is."""
     return grad.full_tensor() if hasattr(grad, "full_tensor") else grad
 
@@ -74,7 +74,7 @@ def exact_norm(grad: Tensor) -> tuple[float, int, int]:
         >>> exact_norm(torch.tensor([1.0, float("nan"), float("-inf")]))
         (1.0, 1, 1)
     """
-    values = dense_values(_whole(grad)).detach()
+    values = dense_values(whole(grad)).detach()
     num_nan = int(values.isnan().sum())
     num_inf = int(values.isinf().sum())
     if num_nan or num_inf:
@@ -99,7 +99,7 @@ def nonfinite_tensors(tensors: Sequence[Tensor]) -> list[int]:
         return []
     norms = grad_norms([tensor.detach() for _, tensor in floating])
     suspects = [floating[i] for i in np.flatnonzero(~np.isfinite(norms))]
-    return [i for i, tensor in suspects if not bool(dense_values(_whole(tensor)).isfinite().all())]
+    return [i for i, tensor in suspects if not bool(dense_values(whole(tensor)).isfinite().all())]
 
 
 def clip_coefficient(norm: float, max_norm: float) -> float:

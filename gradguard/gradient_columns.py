@@ -1,0 +1,224 @@
+"""Gradients to sums, extremes and counts on their own device: one small tensor a device, and nothing waits for it.
+
+    gradients --gradient_columns--> (R, COLUMNS) float64 a device --host copy--> `gradient_statistics.finish`
+
+Tensors of one size that are read whole, or by a sample, are stacked and reduced together. Larger ones are walked in
+pieces that stay in the processor's cache, so that memory is read once and not once for every statistic.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gradguard.entry_sample import NUM_SAMPLED, sample_positions
+from gradguard.functional import dense_values, whole
+from gradguard.magnitude_bins import NUM_BINS, NUM_SIDE
+
+
+PIECE = 1 << 21  # entries; 8 MB of float32 stay in the last cache, and more pieces would cost more waiting for threads
+STACKED = 1 << 20  # entries
+# Of the entries that were looked at: sum, sum of squared deviations from their mean (NaN: not taken), non-zeros, counts
+# of the bins. Of all stored entries: norm, largest, smallest.
+SUM, DEVIATION, NONZERO, NORM, MAX, MIN, BINS = range(7)
+COLUMNS = BINS + NUM_BINS
+_NUM_BYTES = 256
+
+
+class DeviceColumns(NamedTuple):
+    """What one device measured of its gradients.
+
+    Args:
+        rows: positions of the R gradients in the list that was handed in; empty gradients have no row.
+        values: (R, COLUMNS) float64 on the device.
+        num_entries: entries of each gradient, implicit zeros of sparse ones included, complex ones as pairs.
+        num_stored: those that are held in memory.
+        num_used: those that sums and counts are about.
+    """
+
+    rows: list[int]
+    values: Tensor
+    num_entries: list[int]
+    num_stored: list[int]
+    num_used: list[int]
+
+
+@torch.no_grad()
+def gradient_columns(
+    grads: Sequence[Tensor | None], step: int = 0, sample: int | None = NUM_SAMPLED
+) -> list[DeviceColumns]:
+    """Measure gradients where they are, without a host sync (under torch's deterministic algorithms, CUDA has some).
+
+    Args:
+        grads: of any kind; None for an absent one.
+        step: optimizer step: which sample is taken.
+        sample: entries a tensor that sums and counts are taken from, >= 1; None for all.
+    """
+    placed: dict[torch.device, list[tuple[int, Tensor, int]]] = defaultdict(list)
+    for row, grad in enumerate(grads):
+        if grad is None:
+            continue
+        entries, num_entries = entries_of(grad)
+        if num_entries:
+            placed[entries.device].append((row, entries, num_entries))
+    return [_measure(members, step, sample) for members in placed.values()]
+
+
+def entries_of(grad: Tensor) -> tuple[Tensor, int]:
+    """Return the entries that a gradient holds, flat and real, and how many it has with the zeros that it does not hold.
+
+    Of a sparse gradient that holds none, one zero is returned.
+    """
+    full = whole(grad.detach())
+    entries = _flat(dense_values(full))
+    num_entries = full.numel() * (2 if full.is_complex() else 1)
+    return (entries if entries.numel() else entries.new_zeros(min(1, num_entries))), num_entries
+
+
+def _measure(members: list[tuple[int, Tensor, int]], step: int, sample: int | None) -> DeviceColumns:
+    stacked: dict[tuple[torch.dtype, int, bool], list[int]] = defaultdict(list)
+    order: list[int] = []
+    parts: list[Tensor] = []
+    used = [entries.numel() for _, entries, _ in members]
+    for place, (_, entries, _) in enumerate(members):
+        is_sampled = sample is not None and entries.numel() > sample
+        if is_sampled:
+            used[place] = sample  # type: ignore[assignment]
+        if is_sampled or entries.numel() <= NUM_SAMPLED:
+            stacked[_wide(entries.dtype), used[place], is_sampled].append(place)
+        else:
+            order.append(place)
+            parts.append(_columns_of_all(entries)[None])
+    for (dtype, length, is_sampled), places in stacked.items():
+        for some in _batches(places, max(1, STACKED // length)):
+            tensors = [members[place][1] for place in some]
+            order += some
+            if is_sampled:
+                extent = torch.stack([_extent(entries) for entries in tensors])
+                table = torch.empty(len(some), length, dtype=dtype, device=extent.device)
+                positions: dict[int, Tensor] = {}
+                for i, entries in enumerate(tensors):
+                    n = entries.numel()
+                    if n not in positions:
+                        positions[n] = sample_positions(n, step, length, entries.device)
+                    if entries.dtype == dtype:
+                        torch.gather(entries, 0, positions[n], out=table[i])
+                    else:
+                        table[i] = entries[positions[n]]
+                parts.append(_columns_of_rows(table, extent))
+            else:
+                table = torch.stack([entries.to(dtype) for entries in tensors])
+                parts.append(_columns_of_rows(table, None))
+    return DeviceColumns(
+        [members[place][0] for place in order],
+        torch.cat(parts),
+        [members[place][2] for place in order],
+        [members[place][1].numel() for place in order],
+        [used[place] for place in order],
+    )
+
+
+def _columns_of_rows(table: Tensor, extent: Tensor | None) -> Tensor:
+    """Return (R, COLUMNS) of stacked entries (R, k); `extent` (R, 3) is (norm, max, min), None: those of the rows."""
+    num_rows, length = table.shape
+    if extent is None:
+        smallest, largest = table.aminmax(dim=1)
+        extent = torch.stack([torch.linalg.vector_norm(table, dim=1), largest, smallest], dim=1).double()
+    keys = _sign_and_magnitude(table).int()
+    keys += torch.arange(0, num_rows * _NUM_BYTES, _NUM_BYTES, dtype=torch.int32, device=table.device)[:, None]
+    counts = _count(keys.view(-1), num_rows * _NUM_BYTES).view(num_rows, _NUM_BYTES)
+    nonzero = table.count_nonzero(dim=1).double()
+    total = table.sum(dim=1)
+    table -= (total / length)[:, None]
+    deviation = torch.linalg.vector_norm(table, dim=1).double().square()
+    head = torch.stack([total.double(), deviation, nonzero], dim=1)
+    return torch.cat([head, extent, _window(counts, extent)], dim=1)
+
+
+def _columns_of_all(entries: Tensor) -> Tensor:
+    """Return (COLUMNS,) of every entry of a large tensor, piece by piece."""
+    totals, nonzeros, extents = [], [], []
+    counts = torch.zeros(_NUM_BYTES, dtype=torch.float64, device=entries.device)
+    for piece in _pieces(entries):
+        totals.append(piece.sum())
+        extents.append(_extent_of_piece(piece))
+        found = _count(_sign_and_magnitude(piece), _NUM_BYTES)
+        counts += found
+        # Zeros are among the smallest magnitudes; where there are none of these, a pass is saved.
+        has_zeros = piece.is_cuda or bool(found[0] + found[128])
+        nonzeros.append(piece.count_nonzero() if has_zeros else piece.new_tensor(piece.numel(), dtype=torch.int64))
+    extent = _join(extents)
+    head = torch.stack([torch.stack(totals).double().sum(), extent.new_tensor(torch.nan), torch.stack(nonzeros).sum()])
+    return torch.cat([head, extent, _window(counts[None], extent[None])[0]])
+
+
+def _extent(entries: Tensor) -> Tensor:
+    """Return (3,) float64: norm, largest and smallest entry of a large tensor."""
+    return _join([_extent_of_piece(piece) for piece in _pieces(entries)])
+
+
+def _extent_of_piece(piece: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return (torch.dot(piece, piece), *piece.aminmax())
+
+
+def _join(extents: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    squares, smallest, largest = torch.stack([part for extent in extents for part in extent]).double().view(-1, 3).T
+    return torch.stack([squares.sum().sqrt(), largest.amax(), smallest.amin()])
+
+
+def _sign_and_magnitude(entries: Tensor) -> Tensor:
+    """Return the uppermost byte of each entry as a float32 (uint8): sign, then b of `magnitude_bins`.
+
+    Float64 entries beyond the range of float32 go to its ends.
+    """
+    if entries.dtype == torch.float32:
+        return (entries.view(torch.int32) >> 24).to(torch.int8).view(torch.uint8)
+    bits = entries.view(torch.int64)
+    magnitude = ((bits >> 52 & 0x7FF) - (1023 - 127)).clamp_(0, 255) >> 1
+    return (magnitude + (bits < 0) * 128).to(torch.uint8)
+
+
+def _count(keys: Tensor, size: int) -> Tensor:
+    """Return how often each of the numbers 0 to size - 1 occurs, without a host sync."""
+    if keys.is_cuda and not torch.are_deterministic_algorithms_enabled():  # bincount there asks for the largest key
+        return torch.histc(keys.float() + 0.5, size, 0, size).double()
+    return torch.bincount(keys, minlength=size).double()
+
+
+def _window(counts: Tensor, extent: Tensor) -> Tensor:
+    """Return (R, NUM_BINS) counts: those of the NUM_SIDE largest magnitudes of a sign, and the rest in the middle."""
+    peak = torch.maximum(extent[:, 1].abs(), extent[:, 2].abs()).float()
+    top = (peak.view(torch.int32) >> 24).long()
+    places = top[:, None] + torch.arange(1 - NUM_SIDE, 1, device=counts.device)
+    is_apart = places > 0  # b = 0 holds the zeros
+    places = places.clamp_(min=0)
+    above = counts.gather(1, places) * is_apart
+    below = counts.gather(1, places + 128) * is_apart
+    middle = counts.sum(1, keepdim=True) - above.sum(1, keepdim=True) - below.sum(1, keepdim=True)
+    return torch.cat([below.flip(1), middle, above], dim=1)
+
+
+def _pieces(entries: Tensor) -> Iterator[Tensor]:
+    wide = _wide(entries.dtype)
+    for piece in entries.split(PIECE):
+        yield piece.to(wide)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype == torch.float64 else torch.float32
+
+
+def _batches(places: list[int], size: int) -> Iterator[list[int]]:
+    for start in range(0, len(places), size):
+        yield places[start : start + size]
+
+
+def _flat(values: Tensor) -> Tensor:
+    """Return the entries in the order of memory, so that a transposed tensor is not copied."""
+    if not values.is_contiguous():
+        values = values.permute(sorted(range(values.dim()), key=lambda axis: -values.stride(axis)))
+    return values.reshape(-1)
