@@ -26,7 +26,7 @@ STACKED = 1 << 20  # entries
 # of the bins. Of all stored entries: norm, largest, smallest.
 SUM, DEVIATION, NONZERO, NORM, MAX, MIN, BINS = range(7)
 COLUMNS = BINS + NUM_BINS
-_NUM_BYTES = 256
+_NUM_KEYS = 256  # place 128 + b counts positive entries of magnitude b, place b negative ones
 
 
 class DeviceColumns(NamedTuple):
@@ -128,10 +128,10 @@ def _columns_of_rows(table: Tensor, extent: Tensor | None) -> Tensor:
     if extent is None:
         smallest, largest = table.aminmax(dim=1)
         extent = torch.stack([torch.linalg.vector_norm(table, dim=1), largest, smallest], dim=1).double()
-    keys = _sign_and_magnitude(table).int()
-    keys += torch.arange(0, num_rows * _NUM_BYTES, _NUM_BYTES, dtype=torch.int32, device=table.device)[:, None]
-    counts = _count(keys.view(-1), num_rows * _NUM_BYTES).view(num_rows, _NUM_BYTES)
-    nonzero = table.count_nonzero(dim=1).double()
+    keys = _sign_and_magnitude(table)
+    keys += torch.arange(128, num_rows * _NUM_KEYS, _NUM_KEYS, dtype=keys.dtype, device=table.device)[:, None]
+    counts = _count(keys.view(-1), num_rows * _NUM_KEYS).view(num_rows, _NUM_KEYS)
+    nonzero = table.count_nonzero(dim=1).double() if _may_have_zeros(counts) else counts.sum(dim=1)
     total = table.sum(dim=1)
     table -= (total / length)[:, None]
     deviation = torch.linalg.vector_norm(table, dim=1).double().square()
@@ -142,15 +142,17 @@ def _columns_of_rows(table: Tensor, extent: Tensor | None) -> Tensor:
 def _columns_of_all(entries: Tensor) -> Tensor:
     """Return (COLUMNS,) of every entry of a large tensor, piece by piece."""
     totals, nonzeros, extents = [], [], []
-    counts = torch.zeros(_NUM_BYTES, dtype=torch.float64, device=entries.device)
+    counts = torch.zeros(_NUM_KEYS, dtype=torch.float64, device=entries.device)
+    size = min(PIECE, entries.numel())
+    narrow = torch.empty(size, dtype=torch.int8, device=entries.device)
+    wide = torch.empty(size, dtype=torch.int32, device=entries.device) if entries.dtype != torch.float64 else None
     for piece in _pieces(entries):
         totals.append(piece.sum())
         extents.append(_extent_of_piece(piece))
-        found = _count(_sign_and_magnitude(piece), _NUM_BYTES)
+        keys = narrow[: piece.numel()].copy_(_sign_and_magnitude(piece, wide))  # bytes are counted fastest
+        found = _count(keys.view(torch.uint8), _NUM_KEYS).roll(128)
+        nonzeros.append(piece.count_nonzero() if _may_have_zeros(found) else found.sum())
         counts += found
-        # Zeros are among the smallest magnitudes; where there are none of these, a pass is saved.
-        has_zeros = piece.is_cuda or bool(found[0] + found[128])
-        nonzeros.append(piece.count_nonzero() if has_zeros else piece.new_tensor(piece.numel(), dtype=torch.int64))
     extent = _join(extents)
     head = torch.stack([torch.stack(totals).double().sum(), extent.new_tensor(torch.nan), torch.stack(nonzeros).sum()])
     return torch.cat([head, extent, _window(counts[None], extent[None])[0]])
@@ -170,16 +172,26 @@ def _join(extents: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
     return torch.stack([squares.sum().sqrt(), largest.amax(), smallest.amin()])
 
 
-def _sign_and_magnitude(entries: Tensor) -> Tensor:
-    """Return the uppermost byte of each entry as a float32 (uint8): sign, then b of `magnitude_bins`.
+def _sign_and_magnitude(entries: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the uppermost byte of each entry as a float32: b of `magnitude_bins`, or b - 128 of a negative entry.
 
     Float64 entries beyond the range of float32 go to its ends.
+
+    Args:
+        entries: float32 or float64.
+        out: int32 memory for float32 entries, at least as many.
     """
     if entries.dtype == torch.float32:
-        return (entries.view(torch.int32) >> 24).to(torch.int8).view(torch.uint8)
+        bits = entries.view(torch.int32)
+        return bits >> 24 if out is None else torch.bitwise_right_shift(bits, 24, out=out[: bits.numel()])
     bits = entries.view(torch.int64)
     magnitude = ((bits >> 52 & 0x7FF) - (1023 - 127)).clamp_(0, 255) >> 1
-    return (magnitude + (bits < 0) * 128).to(torch.uint8)
+    return magnitude - (bits < 0) * 128
+
+
+def _may_have_zeros(counts: Tensor) -> bool:
+    """Return False where it is known that no entry is of the smallest magnitudes, which zeros are among."""
+    return counts.is_cuda or bool(counts[..., :: _NUM_KEYS // 2].any())
 
 
 def _count(keys: Tensor, size: int) -> Tensor:
@@ -196,8 +208,8 @@ def _window(counts: Tensor, extent: Tensor) -> Tensor:
     places = top[:, None] + torch.arange(1 - NUM_SIDE, 1, device=counts.device)
     is_apart = places > 0  # b = 0 holds the zeros
     places = places.clamp_(min=0)
-    above = counts.gather(1, places) * is_apart
-    below = counts.gather(1, places + 128) * is_apart
+    above = counts.gather(1, places + 128) * is_apart
+    below = counts.gather(1, places) * is_apart
     middle = counts.sum(1, keepdim=True) - above.sum(1, keepdim=True) - below.sum(1, keepdim=True)
     return torch.cat([below.flip(1), middle, above], dim=1)
 
