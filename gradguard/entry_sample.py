@@ -25,7 +25,9 @@ def _offsets(num_sampled: int, device: torch.device) -> Tensor:
     return torch.rand(num_sampled, dtype=torch.float64, generator=generator).to(device)
 
 
-def sample_positions(numel: int, step: int, num_sampled: int = NUM_SAMPLED, device: torch.device | None = None) -> Tensor:
+def sample_positions(
+    numel: int, step: int, num_sampled: int = NUM_SAMPLED, device: torch.device | None = None
+) -> Tensor:
     """Return the positions of the sampled entries: (k,) int64, ascending, in [0, numel).
 
     The same arguments give the same positions in every process, so that ranks and resumed runs agree; another step
