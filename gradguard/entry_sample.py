@@ -1,9 +1,9 @@
 """Which entries of a large gradient are looked at: one in each of 65,536 equal stretches, anew at every probe.
 
 The entries of a tensor of n are laid out on [0, n); stretch i of k is [i n/k, (i + 1) n/k) and gives the entry at
-(i + u_i) n/k, u_i uniform in [0, 1). Every entry has the same expected count k/n, so that means and shares of the sample
-are unbiased, whatever rows, heads or blocks the tensor is made of. Their variance is that of independent draws at most:
-stratification takes the part between the stretches away (W. G. Cochran, Sampling Techniques, 3rd ed., theorem 5.6).
+(i + u_i) n/k, u_i uniform in [0, 1). Every entry has the same expected count k/n, so that means and shares of the
+sample are unbiased, whatever rows, heads or blocks the tensor is made of. Their variance is that of independent draws
+at most: the part between the stretches is taken away (W. G. Cochran, Sampling Techniques, 3rd ed., theorem 5.6).
 """
 
 from __future__ import annotations

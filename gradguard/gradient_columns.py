@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,8 +21,8 @@ from gradguard.functional import dense_values, whole
 from gradguard.magnitude_bins import NUM_BINS, NUM_SIDE
 
 
-PIECE = 1 << 21  # entries; 8 MB of float32 stay in the last cache, and more pieces would cost more waiting for threads
-STACKED = 1 << 20  # entries
+PIECE = 1 << 20  # entries; 4 MB of float32 stay in the last cache, and more pieces would cost more waiting for threads
+STACKED = 1 << 21  # entries
 # Of the entries that were looked at: sum, sum of squared deviations from their mean (NaN: not taken), non-zeros, counts
 # of the bins. Of all stored entries: norm, largest, smallest.
 SUM, DEVIATION, NONZERO, NORM, MAX, MIN, BINS = range(7)
@@ -49,7 +50,7 @@ class DeviceColumns(NamedTuple):
 
 @torch.no_grad()
 def gradient_columns(
-    grads: Sequence[Tensor | None], step: int = 0, sample: int | None = NUM_SAMPLED
+    grads: Sequence[Tensor | None], step: int = 0, sample: int | None = NUM_SAMPLED, factor: float = 1.0
 ) -> list[DeviceColumns]:
     """Measure gradients where they are, without a host sync (under torch's deterministic algorithms, CUDA has some).
 
@@ -57,7 +58,9 @@ def gradient_columns(
         grads: of any kind; None for an absent one.
         step: optimizer step: which sample is taken.
         sample: entries a tensor that sums and counts are taken from, >= 1; None for all.
+        factor: all gradients are taken times this, such as the inverse of a loss scale; rounded to float32.
     """
+    factor = float(np.float32(factor))
     placed: dict[torch.device, list[tuple[int, Tensor, int]]] = defaultdict(list)
     for row, grad in enumerate(grads):
         if grad is None:
@@ -65,11 +68,11 @@ def gradient_columns(
         entries, num_entries = entries_of(grad)
         if num_entries:
             placed[entries.device].append((row, entries, num_entries))
-    return [_measure(members, step, sample) for members in placed.values()]
+    return [_measure(members, step, sample, factor) for members in placed.values()]
 
 
 def entries_of(grad: Tensor) -> tuple[Tensor, int]:
-    """Return the entries that a gradient holds, flat and real, and how many it has with the zeros that it does not hold.
+    """Return the entries that a gradient holds, flat and real, and how many it has with those that it does not hold.
 
     Of a sparse gradient that holds none, one zero is returned.
     """
@@ -79,7 +82,7 @@ def entries_of(grad: Tensor) -> tuple[Tensor, int]:
     return (entries if entries.numel() else entries.new_zeros(min(1, num_entries))), num_entries
 
 
-def _measure(members: list[tuple[int, Tensor, int]], step: int, sample: int | None) -> DeviceColumns:
+def _measure(members: list[tuple[int, Tensor, int]], step: int, sample: int | None, factor: float) -> DeviceColumns:
     stacked: dict[tuple[torch.dtype, int, bool], list[int]] = defaultdict(list)
     order: list[int] = []
     parts: list[Tensor] = []
@@ -92,27 +95,18 @@ def _measure(members: list[tuple[int, Tensor, int]], step: int, sample: int | No
             stacked[_wide(entries.dtype), used[place], is_sampled].append(place)
         else:
             order.append(place)
-            parts.append(_columns_of_all(entries)[None])
+            parts.append(_columns_of_all(entries, factor)[None])
     for (dtype, length, is_sampled), places in stacked.items():
         for some in _batches(places, max(1, STACKED // length)):
             tensors = [members[place][1] for place in some]
+            extent = torch.stack([_extent(entries) for entries in tensors]) * factor if is_sampled else None
+            table = (
+                _sampled(tensors, length, dtype, step) if is_sampled else torch.stack([t.to(dtype) for t in tensors])
+            )
+            if factor != 1.0:
+                table *= factor
+            parts.append(_columns_of_rows(table, extent))
             order += some
-            if is_sampled:
-                extent = torch.stack([_extent(entries) for entries in tensors])
-                table = torch.empty(len(some), length, dtype=dtype, device=extent.device)
-                positions: dict[int, Tensor] = {}
-                for i, entries in enumerate(tensors):
-                    n = entries.numel()
-                    if n not in positions:
-                        positions[n] = sample_positions(n, step, length, entries.device)
-                    if entries.dtype == dtype:
-                        torch.gather(entries, 0, positions[n], out=table[i])
-                    else:
-                        table[i] = entries[positions[n]]
-                parts.append(_columns_of_rows(table, extent))
-            else:
-                table = torch.stack([entries.to(dtype) for entries in tensors])
-                parts.append(_columns_of_rows(table, None))
     return DeviceColumns(
         [members[place][0] for place in order],
         torch.cat(parts),
@@ -122,12 +116,23 @@ def _measure(members: list[tuple[int, Tensor, int]], step: int, sample: int | No
     )
 
 
+def _sampled(tensors: list[Tensor], num_sampled: int, dtype: torch.dtype, step: int) -> Tensor:
+    """Return (R, k) samples of R flat tensors on one device."""
+    table = torch.empty(len(tensors), num_sampled, dtype=dtype, device=tensors[0].device)
+    positions = {
+        numel: sample_positions(numel, step, num_sampled, table.device) for numel in {t.numel() for t in tensors}
+    }
+    for row, entries in zip(table, tensors, strict=True):
+        row.copy_(entries.gather(0, positions[entries.numel()]))
+    return table
+
+
 def _columns_of_rows(table: Tensor, extent: Tensor | None) -> Tensor:
     """Return (R, COLUMNS) of stacked entries (R, k); `extent` (R, 3) is (norm, max, min), None: those of the rows."""
     num_rows, length = table.shape
     if extent is None:
-        smallest, largest = table.aminmax(dim=1)
-        extent = torch.stack([torch.linalg.vector_norm(table, dim=1), largest, smallest], dim=1).double()
+        columns = torch.linalg.vector_norm(table, dim=1), table.amax(dim=1), table.amin(dim=1)
+        extent = torch.stack(columns, dim=1).double()
     keys = _sign_and_magnitude(table)
     keys += torch.arange(128, num_rows * _NUM_KEYS, _NUM_KEYS, dtype=keys.dtype, device=table.device)[:, None]
     counts = _count(keys.view(-1), num_rows * _NUM_KEYS).view(num_rows, _NUM_KEYS)
@@ -139,7 +144,7 @@ def _columns_of_rows(table: Tensor, extent: Tensor | None) -> Tensor:
     return torch.cat([head, extent, _window(counts, extent)], dim=1)
 
 
-def _columns_of_all(entries: Tensor) -> Tensor:
+def _columns_of_all(entries: Tensor, factor: float) -> Tensor:
     """Return (COLUMNS,) of every entry of a large tensor, piece by piece."""
     totals, nonzeros, extents = [], [], []
     counts = torch.zeros(_NUM_KEYS, dtype=torch.float64, device=entries.device)
@@ -147,6 +152,8 @@ def _columns_of_all(entries: Tensor) -> Tensor:
     narrow = torch.empty(size, dtype=torch.int8, device=entries.device)
     wide = torch.empty(size, dtype=torch.int32, device=entries.device) if entries.dtype != torch.float64 else None
     for piece in _pieces(entries):
+        if factor != 1.0:
+            piece = piece * factor
         totals.append(piece.sum())
         extents.append(_extent_of_piece(piece))
         keys = narrow[: piece.numel()].copy_(_sign_and_magnitude(piece, wide))  # bytes are counted fastest
@@ -154,7 +161,9 @@ def _columns_of_all(entries: Tensor) -> Tensor:
         nonzeros.append(piece.count_nonzero() if _may_have_zeros(found) else found.sum())
         counts += found
     extent = _join(extents)
-    head = torch.stack([torch.stack(totals).double().sum(), extent.new_tensor(torch.nan), torch.stack(nonzeros).sum()])
+    head = torch.stack(
+        [torch.stack(totals).double().sum(), extent.new_full((), torch.nan), torch.stack(nonzeros).sum()]
+    )
     return torch.cat([head, extent, _window(counts[None], extent[None])[0]])
 
 
@@ -191,7 +200,7 @@ def _sign_and_magnitude(entries: Tensor, out: Tensor | None = None) -> Tensor:
 
 def _may_have_zeros(counts: Tensor) -> bool:
     """Return False where it is known that no entry is of the smallest magnitudes, which zeros are among."""
-    return counts.is_cuda or bool(counts[..., :: _NUM_KEYS // 2].any())
+    return counts.is_cuda or bool(counts.numpy()[..., :: _NUM_KEYS // 2].any())
 
 
 def _count(keys: Tensor, size: int) -> Tensor:
@@ -216,7 +225,7 @@ def _window(counts: Tensor, extent: Tensor) -> Tensor:
 
 def _pieces(entries: Tensor) -> Iterator[Tensor]:
     wide = _wide(entries.dtype)
-    for piece in entries.split(PIECE):
+    for piece in torch.split(entries, PIECE):
         yield piece.to(wide)
 
 
@@ -232,5 +241,5 @@ def _batches(places: list[int], size: int) -> Iterator[list[int]]:
 def _flat(values: Tensor) -> Tensor:
     """Return the entries in the order of memory, so that a transposed tensor is not copied."""
     if not values.is_contiguous():
-        values = values.permute(sorted(range(values.dim()), key=lambda axis: -values.stride(axis)))
+        values = values.permute(sorted(range(values.dim()), key=values.stride().__getitem__, reverse=True))
     return values.reshape(-1)

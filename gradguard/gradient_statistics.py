@@ -34,18 +34,18 @@ SMALLEST_SPREAD = 0.03  # share of the mean below which a difference of squares 
 class GradientStatistics(NamedTuple):
     """Statistics of every parameter's gradient, as arrays over P parameters.
 
-    Taken from every entry, all are exact up to rounding. Taken from a sample of k entries, `norm`, `max` and `min` still
-    are, and so is everything about tensors of at most 65,536 entries; of the others, with s the standard deviation, q a
-    share and r the kurtosis E[(x - mean)^4] / s^4 of the entries, the standard error is at most
+    Taken from every entry, all are exact up to rounding. Taken from a sample of k entries, `norm`, `max` and `min`
+    still are, and so is everything about tensors of at most 65,536 entries; of the others, with s the standard
+    deviation, q a share and r the kurtosis E[(x - mean)^4] / s^4 of the entries, the standard error is at most
 
     * of `mean`: s / sqrt(k);
     * of `zero_ratio` and of each share of `histogram`: sqrt(q (1 - q) / k);
-    * of `std`, where abs(mean) < s: abs(mean) / sqrt(k), since std^2 = norm^2 / n - mean^2 with the exact norm (for a mean
-      below s / sqrt(k) the error is of second order, s / 2k); elsewhere, where the difference would cancel, it is that
-      of the sample, and its standard error s sqrt((r - 1) / 4k).
+    * of `std`, where abs(mean) < s: abs(mean) / sqrt(k) to first order, since std^2 = norm^2 / n - mean^2 with the
+      exact norm, and s / 2k to second order; elsewhere, where that difference would cancel, it is the spread of the
+      sample, with s sqrt((r - 1) / 4k).
 
-    Of a gradient with a NaN or infinite entry, mean, std and histogram are NaN, max, min and norm are NaN or infinite as
-    its entries are, and the zero ratio is that of all entries.
+    Of a gradient with a NaN or infinite entry, mean, std and histogram are NaN, max, min and norm are NaN or infinite
+    as its entries are, and the zero ratio is that of all entries that were looked at.
 
     Args:
         names: P fully qualified names.
@@ -77,10 +77,11 @@ def gradient_statistics(model: nn.Module, sample: int | None = None, step: int =
         step: another step takes another sample.
 
     Example:
+        >>> import torch
         >>> model = nn.Linear(2, 1, bias=False)
         >>> model.weight.grad = torch.tensor([[3.0, 0.0]])
         >>> found = gradient_statistics(model)
-        >>> found.names, float(found.mean[0]), float(found.std[0]), float(found.zero_ratio[0])
+        >>> found.names, float(found.mean[0]), round(float(found.std[0]), 6), float(found.zero_ratio[0])
         (['weight'], 1.5, 1.5, 0.5)
     """
     if sample is not None and sample < 1:
@@ -90,10 +91,13 @@ def gradient_statistics(model: nn.Module, sample: int | None = None, step: int =
     return measure([name for name, _ in members], [grad for _, grad in members], step, sample)
 
 
-def measure(names: list[str], grads: Sequence[Tensor | None], step: int, sample: int | None) -> GradientStatistics:
-    """Return the statistics of P gradients, one host transfer a device; those of absent ones are NaN."""
-    found = finish(names, [(part, part.values.cpu().numpy()) for part in gradient_columns(grads, step, sample)])
-    refine(found, grads, sample)
+def measure(
+    names: list[str], grads: Sequence[Tensor | None], step: int, sample: int | None, factor: float = 1.0
+) -> GradientStatistics:
+    """Return the statistics of P gradients times `factor`, one host transfer a device; those of absent ones are NaN."""
+    parts = gradient_columns(grads, step, sample, factor)
+    found = finish(names, [(part, part.values.cpu().numpy()) for part in parts])
+    refine(found, grads, sample, factor)
     return found
 
 
@@ -104,7 +108,9 @@ def finish(names: list[str], parts: Sequence[tuple[DeviceColumns, Float64Array]]
         names: P names, one for each of the gradients that were handed to `gradient_columns`.
         parts: what it returned, each with its `values` on the host.
     """
-    found = GradientStatistics(names, *np.full((6, len(names)), np.nan), np.full((len(names), NUM_BINS), np.nan))
+    mean, std, largest, smallest, zero_ratio, norm = np.full((6, len(names)), np.nan)
+    histogram = np.full((len(names), NUM_BINS), np.nan)
+    found = GradientStatistics(names, mean, std, largest, smallest, zero_ratio, norm, histogram)
     for part, values in parts:
         num_entries, num_stored, num_used = np.array(part[2:], dtype=np.float64)
         with np.errstate(all="ignore"):
@@ -141,7 +147,7 @@ def _fill(
     found.histogram[rows] = shares
 
 
-def refine(found: GradientStatistics, grads: Sequence[Tensor | None], sample: int | None) -> None:
+def refine(found: GradientStatistics, grads: Sequence[Tensor | None], sample: int | None, factor: float = 1.0) -> None:
     """Compute in float64 what float32 could not hold: tiny or huge entries, a spread far below the mean."""
     peak = np.maximum(np.abs(found.max), np.abs(found.min))
     is_lost = np.isfinite(peak) & ((peak < SMALLEST_SQUARABLE) & (peak > 0) | ~np.isfinite(found.norm + found.mean))
@@ -152,6 +158,7 @@ def refine(found: GradientStatistics, grads: Sequence[Tensor | None], sample: in
             continue
         if is_lost[row]:
             entries, num_entries = entries_of(grad)
-            found.mean[row], found.std[row], found.norm[row] = wide_moments(entries, num_entries)
+            mean, std, norm = wide_moments(entries, num_entries)
+            found.mean[row], found.std[row], found.norm[row] = mean * factor, std * factor, norm * factor
         elif not grad.numel():
             found.norm[row] = 0.0

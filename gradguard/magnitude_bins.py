@@ -1,7 +1,7 @@
 """The histogram of a gradient: 25 bins over sign and order of magnitude, from the largest entry down.
 
-Gradients have both signs, heavy tails and a scale that nobody knows beforehand, so the edges are powers of two, a
-factor of four apart: 12 bins of a sign reach from the largest magnitude 7 decades down, and one bin in the middle holds zeros and all
+Gradients have both signs, heavy tails and a scale that nobody knows beforehand, so the edges are a factor of four
+apart: 12 bins of a sign reach from the largest magnitude 7 decades down, and one bin in the middle holds zeros and all
 that is smaller. The edges lie on one grid for all tensors and steps, 2^(2b - 127) with b = 1, 2, ..., 128, so that
 histograms can be added; where the 12 begin follows from the largest and the smallest entry. On this grid, b is seven
 bits of a float32's exponent: an exact histogram costs a count of bytes.
@@ -26,7 +26,8 @@ def bin_edges(largest: npt.ArrayLike, smallest: npt.ArrayLike) -> npt.NDArray[np
     the middle bin holds neither of its edges.
 
     Args:
-        largest, smallest: (...,) largest and smallest entry.
+        largest: (...,) largest entry.
+        smallest: (...,) smallest entry.
 
     Returns:
         (..., NUM_BINS + 1) float64; NaN where an extreme is not finite. Bins below 2^-125 have no width.

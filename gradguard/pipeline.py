@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from gradguard import aside
 from gradguard.buffer_shadow import BufferShadow
 from gradguard.exchange import Exchange
+from gradguard.gradient_probe import GradientProbe
 from gradguard.intervention import Intervening
 from gradguard.judgement import Judgement
 from gradguard.loss_scale import LossScale
@@ -76,6 +77,7 @@ class Pipeline:
             self.target.snapshots = Snapshots(model, optimizer, options.every, options.max_memory_share)
         self.exchange = Exchange(self.monitor.params[0].device) if Exchange.is_needed() else None
         self._has_agreed = False
+        self.gradient_probe = GradientProbe(policy.monitor, recorder, on_fault)
         self.watch = ResetWatch(self.monitor.params)
         self.periodic = Periodic(policy, self.monitor, self.target, self.intervening.outcomes, recorder)
         self.start_versions: list[int] = []
@@ -108,6 +110,8 @@ class Pipeline:
         if self.start_versions:
             self._check_for_loaded_weights()
         self._read(losses)
+        if self.step >= self.gradient_probe.next_step:
+            self.gradient_probe.take(self.step, self.monitor, 1.0 / target.gradient_scale)
         if not stats.finite or (stats.has_loss and not math.isfinite(stats.loss)):
             if not stats.found_inf and not stats.bad_state:
                 stats.bad_state = self.monitor.nonfinite_parameters()

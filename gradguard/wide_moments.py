@@ -23,7 +23,7 @@ def wide_moments(entries: Tensor, num_entries: int) -> tuple[float, float, float
         >>> wide_moments(torch.tensor([3e30, 4e30]), 2)[2] > 4.9e30
         True
     """
-    pieces = entries.split(PIECE)
+    pieces = torch.split(entries, PIECE)
     scale = max(float(piece.abs().max()) for piece in pieces)
     mean = math.fsum(float((piece.double() / scale).sum()) for piece in pieces) / num_entries
     square = deviation = 0.0

@@ -30,14 +30,15 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 # From the ground up. A module imports from lower floors only, when it is loaded; modules of one package may import each
 # other, but for leaves. A package stands for its modules unless one of them is named on a floor of its own.
 FLOORS = (
-    {"errors", "records", "stats", "printable", "plain", "environment", "policy.patterns"},
-    {"contracts", "functional", "running", "norm_limit", "outcomes", "step_report", "mean_loss"},
+    {"errors", "records", "stats", "printable", "plain", "environment", "policy.patterns", "magnitude_bins"},
+    {"contracts", "functional", "running", "norm_limit", "outcomes", "step_report", "mean_loss", "entry_sample"},
+    {"wide_moments", "gradient_columns"},
     {"attachment", "reset_watch", "loss_scale", "exchange", "finite_check", "buffer_shadow", "register", "observed"},
     {"diagnoses", "remedies", "sinks", "record", "policy"},
     {"monitor", "snapshot", "judgement", "audit", "faults"},
     {"snapshots"},
     {"target", "gradient_statistics"},
-    {"intervention", "periodic"},
+    {"intervention", "periodic", "gradient_probe"},
     {"aside"},
     {"pipeline"},
     {"inner_evaluations", "resume"},

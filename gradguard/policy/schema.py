@@ -171,11 +171,15 @@ class MonitorOptions(Block):
 
     Args:
         parameters: patterns on fully qualified names; what they leave out is neither judged nor changed.
-        probe_every: steps between the sampled measurements (weight norms, finite parameters and buffers), >= 1.
+        probe_every: steps between the sampled measurements (weight norms, finite parameters and buffers, statistics of
+            gradients), >= 1.
+        statistics: how mean, std, max, min, zero ratio, norm and histogram of every gradient are taken then, when the
+            run is recorded: "sampled" (of 65,536 entries a tensor; norm, max and min of all), "exact" or "none".
     """
 
     parameters: Patterns = ("*",)
     probe_every: int = Field(default=50, ge=1)
+    statistics: Literal["sampled", "exact", "none"] = "sampled"
 
 
 class SnapshotOptions(Block):
