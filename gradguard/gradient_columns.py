@@ -1,6 +1,6 @@
 """Gradients to sums, extremes and counts on their own device: one small tensor a device, and nothing waits for it.
 
-    gradients --gradient_columns--> (R, COLUMNS) float64 a device --host copy--> `gradient_statistics.finish`
+    gradients --gradient_columns--> (R, COLUMNS) float64 a device --host copy--> `full_statistics.finish`
 
 Tensors of one size that are read whole, or by a sample, are stacked and reduced together. Larger ones are walked in
 pieces that stay in the processor's cache, so that memory is read once and not once for every statistic.
@@ -23,6 +23,7 @@ from gradguard.magnitude_bins import NUM_BINS, NUM_SIDE
 
 PIECE = 1 << 20  # entries; 4 MB of float32 stay in the last cache, and more pieces would cost more waiting for threads
 STACKED = 1 << 21  # entries
+BLOCK = 1 << 13  # entries whose squares are added in float32: off by 1e-5 at most, 4e-4 for a piece as a whole
 # Of the entries that were looked at: sum, sum of squared deviations from their mean (NaN: not taken), non-zeros, counts
 # of the bins. Of all stored entries: norm, largest, smallest.
 SUM, DEVIATION, NONZERO, NORM, MAX, MIN, BINS = range(7)
@@ -99,10 +100,11 @@ def _measure(members: list[tuple[int, Tensor, int]], step: int, sample: int | No
     for (dtype, length, is_sampled), places in stacked.items():
         for some in _batches(places, max(1, STACKED // length)):
             tensors = [members[place][1] for place in some]
-            extent = torch.stack([_extent(entries) for entries in tensors]) * factor if is_sampled else None
-            table = (
-                _sampled(tensors, length, dtype, step) if is_sampled else torch.stack([t.to(dtype) for t in tensors])
-            )
+            if is_sampled:
+                table, extent = _sampled(tensors, length, dtype, step)
+                extent *= factor
+            else:
+                table, extent = torch.stack([entries.to(dtype) for entries in tensors]), None
             if factor != 1.0:
                 table *= factor
             parts.append(_columns_of_rows(table, extent))
@@ -116,22 +118,23 @@ def _measure(members: list[tuple[int, Tensor, int]], step: int, sample: int | No
     )
 
 
-def _sampled(tensors: list[Tensor], num_sampled: int, dtype: torch.dtype, step: int) -> Tensor:
-    """Return (R, k) samples of R flat tensors on one device."""
-    table = torch.empty(len(tensors), num_sampled, dtype=dtype, device=tensors[0].device)
-    positions = {
-        numel: sample_positions(numel, step, num_sampled, table.device) for numel in {t.numel() for t in tensors}
-    }
-    for row, entries in zip(table, tensors, strict=True):
+def _sampled(tensors: list[Tensor], num_sampled: int, dtype: torch.dtype, step: int) -> tuple[Tensor, Tensor]:
+    """Return (R, k) samples and (R, 3) float64 (norm, max, min) of R flat tensors on one device."""
+    device = tensors[0].device
+    table = torch.empty(len(tensors), num_sampled, dtype=dtype, device=device)
+    positions = {numel: sample_positions(numel, step, num_sampled, device) for numel in {t.numel() for t in tensors}}
+    extents = []
+    for row, entries in zip(table, tensors, strict=True):  # one tensor after the other: the sample finds it cached
+        extents.append(_join([_extent_of_piece(piece) for piece in _pieces(entries)]))
         row.copy_(entries.gather(0, positions[entries.numel()]))
-    return table
+    return table, torch.stack(extents)
 
 
 def _columns_of_rows(table: Tensor, extent: Tensor | None) -> Tensor:
     """Return (R, COLUMNS) of stacked entries (R, k); `extent` (R, 3) is (norm, max, min), None: those of the rows."""
     num_rows, length = table.shape
     if extent is None:
-        columns = torch.linalg.vector_norm(table, dim=1), table.amax(dim=1), table.amin(dim=1)
+        columns = _norms(table), table.amax(dim=1), table.amin(dim=1)
         extent = torch.stack(columns, dim=1).double()
     keys = _sign_and_magnitude(table)
     keys += torch.arange(128, num_rows * _NUM_KEYS, _NUM_KEYS, dtype=keys.dtype, device=table.device)[:, None]
@@ -139,7 +142,7 @@ def _columns_of_rows(table: Tensor, extent: Tensor | None) -> Tensor:
     nonzero = table.count_nonzero(dim=1).double() if _may_have_zeros(counts) else counts.sum(dim=1)
     total = table.sum(dim=1)
     table -= (total / length)[:, None]
-    deviation = torch.linalg.vector_norm(table, dim=1).double().square()
+    deviation = _norms(table).double().square()
     head = torch.stack([total.double(), deviation, nonzero], dim=1)
     return torch.cat([head, extent, _window(counts, extent)], dim=1)
 
@@ -167,18 +170,25 @@ def _columns_of_all(entries: Tensor, factor: float) -> Tensor:
     return torch.cat([head, extent, _window(counts[None], extent[None])[0]])
 
 
-def _extent(entries: Tensor) -> Tensor:
-    """Return (3,) float64: norm, largest and smallest entry of a large tensor."""
-    return _join([_extent_of_piece(piece) for piece in _pieces(entries)])
-
-
 def _extent_of_piece(piece: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return (torch.dot(piece, piece), *piece.aminmax())
+    return (_norms(piece[None])[0], *piece.aminmax())
 
 
 def _join(extents: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    squares, smallest, largest = torch.stack([part for extent in extents for part in extent]).double().view(-1, 3).T
-    return torch.stack([squares.sum().sqrt(), largest.amax(), smallest.amin()])
+    norms, smallest, largest = torch.stack([part for extent in extents for part in extent]).double().view(-1, 3).T
+    return torch.stack([norms.square().sum().sqrt(), largest.amax(), smallest.amin()])
+
+
+def _norms(table: Tensor) -> Tensor:
+    """Return the norm of each row (R, k): by blocks, since torch adds all squares of a row into a few float32 sums."""
+    norms = table
+    if table.shape[1] >= 2 * BLOCK:
+        num_whole = table.shape[1] // BLOCK * BLOCK
+        blocks = table[:, :num_whole].reshape(len(table), -1, BLOCK)
+        rest = torch.linalg.vector_norm(table[:, num_whole:], dim=1, keepdim=True)
+        norms = torch.cat([torch.linalg.vector_norm(blocks, dim=2), rest], dim=1)
+    found: Tensor = torch.linalg.vector_norm(norms, dim=1)
+    return found
 
 
 def _sign_and_magnitude(entries: Tensor, out: Tensor | None = None) -> Tensor:

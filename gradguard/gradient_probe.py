@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gradguard.entry_sample import NUM_SAMPLED
-from gradguard.gradient_statistics import measure
+from gradguard.full_statistics import measure
 from gradguard.monitor import Monitor
 from gradguard.policy.schema import MonitorOptions
 from gradguard.record.recorder import Recorder
