@@ -44,8 +44,10 @@ def sample_positions(
         [0, 1, 2, 3]
     """
     device = device or torch.device("cpu")
-    # A shift that is new at every step and shares no pattern with the strides at which steps are probed.
-    shift = (step * 40_503 + numel * 2_654_435_761) % 2**32 * num_sampled >> 32
-    places = _offsets(num_sampled, device).roll(shift)
-    places = places + torch.arange(num_sampled, dtype=torch.float64, device=device)
+    # Two rotations that are new at every step: which stretch has which offset, and all offsets modulo 1. Multiples of
+    # the fractional parts of the golden ratio and of the square root of 3 (times 2^32) spread evenly, at any stride.
+    turn = (step * 2_654_435_769 + numel * 1_779_033_703) % 2**32 * num_sampled >> 32
+    shift = (step * 3_144_134_277 + numel * 1_013_904_242) % 2**32 / 2**32
+    places = (_offsets(num_sampled, device).roll(turn) + shift).frac_()
+    places += torch.arange(num_sampled, dtype=torch.float64, device=device)
     return places.mul_(numel / num_sampled).long().clamp_(max=numel - 1)
