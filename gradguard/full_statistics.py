@@ -39,9 +39,8 @@ class GradientStatistics(NamedTuple):
 
     * of `mean`: s / sqrt(k);
     * of `zero_ratio` and of each share of `histogram`: sqrt(q (1 - q) / k);
-    * of `std`, where abs(mean) < s: abs(mean) / sqrt(k) to first order, since std^2 = norm^2 / n - mean^2 with the
-      exact norm, and s / 2k to second order; elsewhere, where that difference would cancel, it is the spread of the
-      sample, with s sqrt((r - 1) / 4k).
+    * of `std`, where abs(mean) < s: sqrt(mean^2 / k + 3 s^2 / 4k^2), since std^2 = norm^2 / n - mean^2 with the exact
+      norm; elsewhere, where that difference would cancel, it is the spread of the sample, with s sqrt((r - 1) / 4k).
 
     Of a gradient with a NaN or infinite entry, mean, std and histogram are NaN, max, min and norm are NaN or infinite
     as its entries are, and the zero ratio is that of all entries that were looked at.

@@ -100,7 +100,7 @@ def test_the_errors_of_a_sample_are_within_the_stated_standard_errors(make):
         "mean": std / math.sqrt(SAMPLED),
         "zero_ratio": math.sqrt(zeros * (1 - zeros) / SAMPLED),
         "histogram": np.sqrt(shares * (1 - shares) / SAMPLED),
-        "std": math.hypot(abs(mean) / math.sqrt(SAMPLED), std / (2 * SAMPLED))
+        "std": math.hypot(mean / math.sqrt(SAMPLED), math.sqrt(0.75) * std / SAMPLED)
         if abs(mean) < std
         else std * math.sqrt((kurtosis - 1) / (4 * SAMPLED)),
     }
@@ -113,7 +113,9 @@ def test_the_errors_of_a_sample_are_within_the_stated_standard_errors(make):
             off, error = off[:, shares > 0.01], error[shares > 0.01]
         slack = 1e-6 * std
         assert (np.sqrt((off**2).mean(axis=0)) <= 1.15 * error + slack).all(), name
-        assert (abs(off) > 4 * error + slack).mean() <= 0.001, name
-        assert (abs(off.mean(axis=0)) <= 4 * error / math.sqrt(NUM_STEPS) + slack).all(), f"{name} is biased"
+        far = 8 if name == "std" else 4  # that of std goes with the square of a normal deviate where the mean is small
+        assert (abs(off) > far * error + slack).mean() <= 0.001, name
+        bias = std / (2 * SAMPLED) if name == "std" else 0.0
+        assert (abs(off.mean(axis=0)) <= 4 * error / math.sqrt(NUM_STEPS) + bias + slack).all(), f"{name} is biased"
     for name, expected in (("max", values.max()), ("min", values.min()), ("norm", np.linalg.norm(entries.double()))):
         assert getattr(found[0], name)[0] == pytest.approx(expected, rel=1e-6)

@@ -54,7 +54,7 @@ class Gradients(Mapping[str, npt.NDArray[Any]]):
     def _join(self, name: str) -> npt.NDArray[Any]:
         if name == "step":
             return np.concatenate([np.empty(0, dtype=np.int64), *(chunk.rows["step"] for chunk in self._chunks)])
-        if name not in self:
+        if name not in (*NUMBERS, "histogram"):
             raise KeyError(name)
         column = {parameter: index for index, parameter in enumerate(self.parameters)}
         shape = (self.num_steps, len(self.parameters), *((NUM_BINS,) if name == "histogram" else ()))
