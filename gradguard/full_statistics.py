@@ -34,7 +34,7 @@ class GradientStatistics(NamedTuple):
     """Statistics of every parameter's gradient, as arrays over P parameters.
 
     Taken from every entry, all are exact up to rounding. Taken from a sample of k entries, `norm`, `max` and `min`
-    still are, and so is everything about tensors of at most 65,536 entries; of the others, with s the standard
+    still are, and so is everything about tensors of at most k entries; of the others, with s the standard
     deviation, q a share and r the kurtosis E[(x - mean)^4] / s^4 of the entries, the standard error is at most
 
     * of `mean`: s / sqrt(k);
@@ -124,12 +124,11 @@ def refine(found: GradientStatistics, grads: Sequence[Tensor | None], sample: in
     """Compute in float64 what float32 could not hold: tiny or huge entries, a spread far below the mean."""
     peak = np.maximum(np.abs(found.max), np.abs(found.min))
     is_lost = np.isfinite(peak) & ((peak < SMALLEST_SQUARABLE) & (peak > 0) | ~np.isfinite(found.norm + found.mean))
-    if sample is None:
-        is_lost |= found.std < SMALLEST_SPREAD * np.abs(found.mean)
+    is_narrow = found.std < SMALLEST_SPREAD * np.abs(found.mean)
     for row, grad in enumerate(grads):
         if grad is None:
             continue
-        if is_lost[row]:
+        if is_lost[row] or (is_narrow[row] and (sample is None or grad.numel() <= sample)):
             entries, num_entries = entries_of(grad)
             mean, std, norm = wide_moments(entries, num_entries)
             found.mean[row], found.std[row], found.norm[row] = mean * factor, std * factor, norm * factor

@@ -22,6 +22,7 @@ from gradguard.magnitude_bins import NUM_BINS, NUM_SIDE
 
 
 PIECE = 1 << 20  # entries; 4 MB of float32 stay in the last cache, and more pieces would cost more waiting for threads
+SMALL = 1 << 16  # entries up to which tensors of one size are stacked
 STACKED = 1 << 21  # entries
 BLOCK = 1 << 13  # entries whose squares are added in float32: off by 1e-5 at most, 4e-4 for a piece as a whole
 # Of the entries that were looked at: sum, sum of squared deviations from their mean (NaN: not taken), non-zeros, counts
@@ -92,7 +93,7 @@ def _measure(members: list[tuple[int, Tensor, int]], step: int, sample: int | No
         is_sampled = sample is not None and entries.numel() > sample
         if is_sampled:
             used[place] = sample  # type: ignore[assignment]
-        if is_sampled or entries.numel() <= NUM_SAMPLED:
+        if is_sampled or entries.numel() <= SMALL:
             stacked[_wide(entries.dtype), used[place], is_sampled].append(place)
         else:
             order.append(place)

@@ -174,7 +174,7 @@ class MonitorOptions(Block):
         probe_every: steps between the sampled measurements (weight norms, finite parameters and buffers, statistics of
             gradients), >= 1.
         statistics: how mean, std, max, min, zero ratio, norm and histogram of every gradient are taken then, when the
-            run is recorded: "sampled" (of 65,536 entries a tensor; norm, max and min of all), "exact" or "none".
+            run is recorded: "sampled" (of 16,384 entries a tensor; norm, max and min of all), "exact" or "none".
     """
 
     parameters: Patterns = ("*",)

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradguard
 from gradguard.audit.verify import verify_run
+from gradguard.entry_sample import NUM_SAMPLED
 from gradguard.full_statistics import measure
 from gradguard.gradient_columns import gradient_columns
 from gradguard.gradient_probe import GradientProbe
@@ -61,7 +62,7 @@ def test_a_probed_run_is_bit_identical_and_draws_no_random_number(statistics, bi
     assert torch.equal(free_state, torch.get_rng_state())
 
 
-@pytest.mark.parametrize(("statistics", "sample"), [("sampled", 65_536), ("exact", None)])
+@pytest.mark.parametrize(("statistics", "sample"), [("sampled", NUM_SAMPLED), ("exact", None)])
 def test_the_gradients_are_recorded_as_they_were_before_any_remedy(statistics, sample, tmp_path):
     training = Training(tmp_path / "run", policy(statistics, 10, RULES)).run(25)
     training.guard.close()
@@ -109,7 +110,7 @@ def test_between_probes_a_step_does_what_it_does_without_statistics(tmp_path):
     assert count(probed.step) == count(free.step)
 
 
-@pytest.mark.parametrize("sample", [None, 65_536])
+@pytest.mark.parametrize("sample", [None, NUM_SAMPLED])
 def test_measuring_never_waits_for_a_number(sample):
     grads = [torch.randn(3), torch.randn(300, 300), torch.randn(70_000).to(torch.bfloat16), None]
     assert "_local_scalar_dense" not in count(lambda: gradient_columns(grads, 0, sample))

@@ -431,7 +431,7 @@ def test_extending_a_preset_without_more_gives_the_preset(preset: str) -> None:
     assert load_policy(write(f"extends: {preset}\n")) == load_preset(preset)
 
 
-def test_how_gradients_are_sampled_is_one_of_three_words(write):
+def test_how_gradients_are_sampled_is_one_of_three_words() -> None:
     assert load_policy(write("monitor: {statistics: exact}\n")).monitor.statistics == "exact"
     assert load_policy("default").monitor.statistics == "sampled"
     with pytest.raises(PolicyError, match=r"'sampled', 'exact' or 'none' \(did you mean 'sampled'\?\), got \"sample\""):
