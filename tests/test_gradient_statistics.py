@@ -61,7 +61,7 @@ def gradients(draw):
         return grad.transpose(0, -1) if grad.dim() else grad
     if kind == "strided":
         return torch.stack([grad, grad], dim=-1)[..., 0]
-    if kind == "csr" and grad.dim() == 2 and bad is None:
+    if kind == "csr" and grad.dim() == 2 and bad is None and not dtype.is_complex:
         return grad.to_sparse_csr()
     # torch makes (NaN, NaN) of a sparse (NaN, 0) when it is turned into a dense one
     if kind in ("sparse", "repeated") and grad.dim() and (bad is None or not dtype.is_complex):
