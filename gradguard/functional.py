@@ -66,7 +66,7 @@ def device_norms(grads: Sequence[Tensor]) -> list[tuple[list[int], Tensor]]:
     groups: dict[Any, tuple[list[int], list[Tensor]]] = defaultdict(lambda: ([], []))
     for index, grad in enumerate(grads):
         layout = layout_of(grad) if is_sharded(grad) else None
-        values = dense_values(_whole(grad) if layout is None else local(grad))
+        values = dense_values(whole(grad) if layout is None else local(grad))
         where, members = groups[(values.device, values.dtype, layout)]
         where.append(index)
         members.append(values)
@@ -77,7 +77,7 @@ def device_norms(grads: Sequence[Tensor]) -> list[tuple[list[int], Tensor]]:
     return found
 
 
-def _whole(grad: Tensor) -> Tensor:
+def whole(grad: Tensor) -> Tensor:
     """Return a DTensor gathered from all ranks, any other tensor as it is."""
     return grad.full_tensor() if is_sharded(grad) else grad  # type: ignore[attr-defined]
 
@@ -94,7 +94,7 @@ def exact_norm(grad: Tensor) -> tuple[float, int, int]:
         >>> exact_norm(torch.tensor([1.0, float("nan"), float("-inf")]))
         (1.0, 1, 1)
     """
-    values = dense_values(_whole(grad)).detach()
+    values = dense_values(whole(grad)).detach()
     num_nan = int(values.isnan().sum())
     num_inf = int(values.isinf().sum())
     if num_nan or num_inf:
@@ -129,7 +129,7 @@ def has_nonfinite(tensor: Tensor) -> bool:
         >>> has_nonfinite(torch.tensor([1.0, float("inf")]))
         True
     """
-    return not bool(dense_values(_whole(tensor)).isfinite().all())
+    return not bool(dense_values(whole(tensor)).isfinite().all())
 
 
 def is_overlapping(tensor: Tensor) -> bool:

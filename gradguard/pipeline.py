@@ -15,6 +15,7 @@ import torch
 from gradguard import aside, layout
 from gradguard.buffer_shadow import BufferShadow
 from gradguard.grad_scale import GradScale, is_foldable
+from gradguard.gradient_probe import GradientProbe
 from gradguard.intervention import Intervening
 from gradguard.judgement import Judgement
 from gradguard.loss_scale import LossScale
@@ -79,6 +80,7 @@ class Pipeline:
                 model, optimizer, options.every, options.max_memory_share, monitor.finite_check
             )
         self.pace = Pace.of(monitor)
+        self.gradient_probe = GradientProbe(policy.monitor, recorder, on_fault)
         self.watch = ResetWatch(self.monitor.params)
         self.periodic = Periodic(policy, self._probe, self.target, self.intervening.outcomes, recorder)
         self.start_versions: list[int] = []
@@ -93,6 +95,8 @@ class Pipeline:
         """
         self._prepare()
         self._read(losses)
+        if self.step >= self.gradient_probe.next_step:
+            self.gradient_probe.take(self.step, self.monitor, 1.0 / self.target.gradient_scale)
         self._judge(sample_ids)
 
     def settle(self) -> None:

@@ -49,5 +49,6 @@ def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
     stats.sgd_reach = plain["sgd_reach"]
     stats.bad_state = tuple(plain["bad_state"])
     periodic.next_probe, periodic.next_due = plain["next_probe"], plain["next_due"]
+    pipeline.gradient_probe.next_step = 0
     pipeline.start_versions = []
     pipeline.parameters_changed()

@@ -254,3 +254,29 @@ class Divergence:
         base = lower_median(first)
         is_high = level > base + (self.ratio - 1.0) * abs(base) + 3.0 * noise
         return "info" if is_high and step - self.last_alarm >= divergence_module.REPEAT_INFO_AFTER else None
+
+
+def gradient_statistics(gradient: torch.Tensor) -> dict[str, float | list[float]]:
+    """Return mean, std, max, min, zero ratio, norm and histogram of one gradient that has entries."""
+    values = entries(gradient)
+    count = len(values)
+    largest, smallest = (math.nan, math.nan) if any(map(math.isnan, values)) else (max(values), min(values))
+    shares = {"max": largest, "min": smallest, "zero_ratio": sum(value == 0 for value in values) / count}
+    if not all(map(math.isfinite, values)):
+        norm_of_all = math.nan if any(map(math.isnan, values)) else math.inf
+        return {**shares, "mean": math.nan, "std": math.nan, "norm": norm_of_all, "histogram": [math.nan] * 25}
+    mean = math.fsum(value / count for value in values)
+    std = math.hypot(*[value - mean for value in values]) / math.sqrt(count)
+    histogram = [0.0] * 25
+    top = magnitude(max(map(abs, values)))
+    for value in values:
+        place = 12 - (top - magnitude(value))  # 12 for the largest magnitudes, 1 for the smallest that are told apart
+        is_apart = place >= 1 and magnitude(value) >= 1
+        histogram[12 + (0 if not is_apart else place if value > 0 else -place)] += 1 / count
+    return {**shares, "mean": mean, "std": std, "norm": norm(gradient), "histogram": histogram}
+
+
+def magnitude(value: float) -> int:
+    """Return the largest b with 2^(2b - 127) <= abs(value), from 0 to 127."""
+    fitting = [b for b in range(1, 128) if 2.0 ** (2 * b - 127) <= abs(value)]
+    return fitting[-1] if fitting else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gradguard.audit.problem import Problem
-from gradguard.record.directory import STATISTICS_FOLDER
 from gradguard.record.statistics import SCALARS, row_dtype
 from gradguard.stats import ABSENT
 
@@ -88,38 +87,44 @@ def all_parameters(layouts: Any) -> list[str]:
         return []
 
 
-def open_chunks(folder: Path, layouts: Any) -> tuple[list[Chunk], list[Problem]]:
+def open_chunks(
+    folder: Path,
+    layouts: Any,
+    dtype_of: Callable[[int], np.dtype[np.void]] = row_dtype,
+    first_chunk: str = "first_chunk",
+) -> tuple[list[Chunk], list[Problem]]:
     """Map the chunks of a run that can be read, and say what is wrong with the others.
 
     Args:
         folder: the folder of the chunks.
         layouts: as in `run.json`: which parameters the columns stand for, from which chunk on.
+        dtype_of: dtype of a row about P parameters.
+        first_chunk: the key of a layout that says from which chunk on.
     """
     chunks: list[Chunk] = []
     problems: list[Problem] = []
     for path in sorted(folder.glob("*.npy")):
-        file = f"{STATISTICS_FOLDER}/{path.name}"
+        file = f"{folder.name}/{path.name}"
         try:
             if not re.fullmatch(r"\d{6,}\.npy", path.name):
                 raise ValueError("not the name of a chunk")
-            parameters = _parameters(layouts, int(path.stem))
-            chunks.append(Chunk(file, parameters, *_map_rows(path, len(parameters))))
+            parameters = _parameters(layouts, int(path.stem), first_chunk)
+            chunks.append(Chunk(file, parameters, *_map_rows(path, len(parameters), dtype_of(len(parameters)))))
         except (ValueError, OSError, KeyError, TypeError) as error:
             problems.append(Problem(kind="statistics", file=file, message=f"cannot be read: {error}"))
     return chunks, problems
 
 
-def _parameters(layouts: Any, index: int) -> list[str]:
-    current = [layout for layout in layouts if layout["first_chunk"] <= index]
+def _parameters(layouts: Any, index: int, first_chunk: str) -> list[str]:
+    current = [layout for layout in layouts if layout[first_chunk] <= index]
     if not current:
         raise ValueError("run.json does not say which parameters it holds")
     return [str(name) for name in current[-1]["parameters"]]
 
 
-def _map_rows(path: Path, num_parameters: int) -> tuple[npt.NDArray[np.void], int]:
+def _map_rows(path: Path, num_parameters: int, expected: np.dtype[np.void]) -> tuple[npt.NDArray[np.void], int]:
     """Map whole rows by the size of the file, not by the header: the process may have died before the header's turn."""
     size = path.stat().st_size
-    expected = row_dtype(num_parameters)
     if size == 0:  # made, and the process ended before the first row
         return np.empty(0, dtype=expected), 0
     with open(path, "rb") as file:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradguard.audit.columns import Columns, all_parameters, open_chunks
+from gradguard.audit.gradients import Gradients, open_gradient_chunks
 from gradguard.audit.line import NewerVersionError, read_lines
 from gradguard.audit.locate import locate, read_info, run_names
 from gradguard.audit.problem import Problem
@@ -66,11 +67,19 @@ class Run:
         chunks, problems = open_chunks(path / STATISTICS_FOLDER, layouts)
         self.problems += problems
         self._columns = Columns(chunks, all_parameters(layouts))
+        chunks, problems = open_gradient_chunks(path, layouts)
+        self.problems += problems
+        self._gradients = Gradients(chunks, all_parameters(layouts))
 
     @property
     def statistics(self) -> Columns:
         """Arrays over the S recorded steps by name: "step", "loss", ..., (S,), and "norms" (S, P)."""
         return self._columns
+
+    @property
+    def gradients(self) -> Gradients:
+        """Arrays over the K probed steps by name: "step" (K,), "mean", ..., "norm" (K, P), "histogram" (K, P, B)."""
+        return self._gradients
 
     @property
     def parameters(self) -> list[str]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from gradguard.audit.read import Run
 from gradguard.errors import RecordError
+from gradguard.record.gradients import NUMBERS
 from gradguard.record.statistics import Flag
 from gradguard.records import Event, Frozen, Intervention, Outcome, Withheld
 
@@ -45,6 +46,18 @@ class ParameterNorms(Frozen):
     norms: tuple[float | None, ...]
 
 
+class GradientRow(Frozen):
+    """Full statistics of one parameter's gradient at the probe nearest to the step; shares are of its entries."""
+
+    name: str
+    mean: float
+    std: float
+    max: float
+    min: float
+    zero_ratio: float
+    norm: float
+
+
 class StepReport(Frozen):
     """Everything that is recorded about one step.
 
@@ -55,6 +68,8 @@ class StepReport(Frozen):
         rows: statistics of the steps around it and of itself.
         parameters: the parameters with the largest norms at the step, non-finite ones first.
         num_parameters: how many parameters there are.
+        probe_step: the probe of gradients at the step, or the last one before; None when there is none.
+        gradients: its statistics of the parameters above.
         records: what was found, done (with its outcome) and not done at the step.
     """
 
@@ -64,6 +79,8 @@ class StepReport(Frozen):
     rows: tuple[StepRow, ...]
     parameters: tuple[ParameterNorms, ...]
     num_parameters: int
+    probe_step: int | None
+    gradients: tuple[GradientRow, ...]
     records: tuple[Intervention | Withheld | Event, ...]
 
 
@@ -83,13 +100,17 @@ def describe_step(run: Run, step: int) -> StepReport:
     if len(places):
         rows = range(max(0, places[-1] - NEIGHBOURS), min(len(steps), places[-1] + NEIGHBOURS + 1))
     table = [_row(run, index) for index in rows]
+    parameters = _top(run, int(places[-1]), rows) if len(places) else ()
+    probe = _probe_before(run, step)
     return StepReport(
         path=str(run.path),
         step=step,
         row=_row(run, int(places[-1])) if len(places) else None,
         rows=tuple(table),
-        parameters=_top(run, int(places[-1]), rows) if len(places) else (),
+        parameters=parameters,
         num_parameters=len(run.parameters),
+        probe_step=None if probe is None else int(run.gradients["step"][probe]),
+        gradients=() if probe is None else _gradients(run, probe, parameters),
         records=tuple(here),
     )
 
@@ -105,6 +126,22 @@ def _row(run: Run, index: int) -> StepRow:
         clip_coef=float(at["clip_coef"]),
         loss_scale=float(at["loss_scale"]),
         flags=tuple(flag.name.lower() for flag in Flag if flag.name and int(at["flags"]) & flag),
+    )
+
+
+def _probe_before(run: Run, step: int) -> int | None:
+    """Return the row of the latest probe up to a step; of a step probed twice (after a resume), the last time."""
+    steps = run.gradients["step"]
+    rows = np.flatnonzero(steps <= step)
+    return int(rows[steps[rows] == steps[rows].max()][-1]) if len(rows) else None
+
+
+def _gradients(run: Run, probe: int, parameters: tuple[ParameterNorms, ...]) -> tuple[GradientRow, ...]:
+    columns = {parameter.name: run.parameters.index(parameter.name) for parameter in parameters}
+    return tuple(
+        GradientRow(name=name, **{number: float(run.gradients[number][probe, column]) for number in NUMBERS})
+        for name, column in columns.items()
+        if not run.gradients["norm"][probe, column] < 0
     )
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from gradguard.audit.columns import open_chunks
+from gradguard.audit.columns import Chunk, open_chunks
+from gradguard.audit.gradients import open_gradient_chunks
 from gradguard.audit.line import Line, NewerVersionError, read_lines
 from gradguard.audit.locate import locate, read_info
 from gradguard.audit.problem import Problem, ProblemKind
 from gradguard.errors import RecordError
-from gradguard.record.directory import INFO_FILE, JOURNAL_FILE, STATISTICS_FOLDER, policy_hash
+from gradguard.record.directory import GRADIENTS_FOLDER, INFO_FILE, JOURNAL_FILE, STATISTICS_FOLDER, policy_hash
 from gradguard.record.journal import first_link, seal
 
 
@@ -47,7 +48,10 @@ def verify_run(path: str | os.PathLike[str], name: str | None = None) -> list[Pr
         num_resumed = sum(line.fields is not None and line.fields.get("event") == "resumed" for line in lines)
     else:
         problems.append(Problem(kind="missing", file=JOURNAL_FILE, message="the journal is missing"))
-    problems += _check_statistics(folder, info, num_resumed)
+    chunks, unread = open_chunks(folder / STATISTICS_FOLDER, info.get("layouts"))
+    problems += [*unread, *_check_rows(STATISTICS_FOLDER, chunks, unread, info, "num_rows", num_resumed)]
+    chunks, unread = open_gradient_chunks(folder, info.get("layouts"))
+    problems += [*unread, *_check_rows(GRADIENTS_FOLDER, chunks, unread, info, "num_gradients_rows", num_resumed)]
     return problems
 
 
@@ -107,21 +111,22 @@ def _check_policy(lines: list[Line], info: dict[str, Any]) -> Iterator[Problem]:
         yield Problem(kind="changed", file=INFO_FILE, message="the policy is not the one that the run started with")
 
 
-def _check_statistics(folder: Path, info: dict[str, Any], num_resumed: int) -> Iterator[Problem]:
-    chunks, problems = open_chunks(folder / STATISTICS_FOLDER, info.get("layouts"))
-    yield from problems
-    stems = [Path(file).stem for file in (*(chunk.file for chunk in chunks), *(item.file for item in problems))]
+def _check_rows(
+    folder: str, chunks: list[Chunk], unread: list[Problem], info: dict[str, Any], count: str, num_resumed: int
+) -> Iterator[Problem]:
+    """Look for missing chunks, missing rows and rows out of order; `count` names the number of rows in run.json."""
+    stems = [Path(file).stem for file in (*(chunk.file for chunk in chunks), *(item.file for item in unread))]
     numbers = [int(stem) for stem in stems if stem.isdecimal()]
     for missing in sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers)):
-        file = f"{STATISTICS_FOLDER}/{missing:06d}.npy"
+        file = f"{folder}/{missing:06d}.npy"
         yield Problem(kind="missing", file=file, message="the chunk is missing")
     num_rows = sum(len(chunk.rows) for chunk in chunks)
-    is_damage_told = problems or any(chunk.num_spare_bytes for chunk in chunks)
-    if not is_damage_told and (expected := info.get("num_rows")) is not None and num_rows != expected:
+    is_damage_told = unread or any(chunk.num_spare_bytes for chunk in chunks)
+    if not is_damage_told and (expected := info.get(count)) is not None and num_rows != expected:
         message = f"{num_rows} rows, {expected} when the run closed"
-        yield Problem(kind="missing" if num_rows < expected else "statistics", file=STATISTICS_FOLDER, message=message)
-    if lost := info.get("num_rows_lost"):
-        yield Problem(kind="missing", file=STATISTICS_FOLDER, message=f"{lost} rows that the disk did not take")
+        yield Problem(kind="missing" if num_rows < expected else "statistics", file=folder, message=message)
+    if lost := info.get(f"{count}_lost"):
+        yield Problem(kind="missing", file=folder, message=f"{lost} rows that the disk did not take")
     last = None
     for chunk in chunks:
         if spare := chunk.num_spare_bytes:

@@ -83,6 +83,15 @@ def _print_neighbours(out: Console, report: StepReport) -> None:
         out.print()
         out.print(norms)
 
+    if report.gradients:
+        heads = ["mean", "std", "max", "min", "zeros", "norm"]
+        probed = table(f"Their gradients at step {report.probe_step}", ["parameter", *heads], right=frozenset(heads))
+        for row in report.gradients:
+            numbers = (row.mean, row.std, row.max, row.min, row.zero_ratio, row.norm)
+            probed.add_row(text(row.name), *(number(value) for value in numbers))
+        out.print()
+        out.print(probed)
+
 
 def _norm_cells(parameter: ParameterNorms) -> list[Text | str]:
     return [text(parameter.name), *(number(norm) for norm in parameter.norms)]

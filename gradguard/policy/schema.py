@@ -171,7 +171,10 @@ class MonitorOptions(Block):
 
     Args:
         parameters: patterns on fully qualified names; what they leave out is neither judged nor changed.
-        probe_every: steps between the sampled measurements (weight norms, finite parameters and buffers), >= 1.
+        probe_every: steps between the sampled measurements (weight norms, finite parameters and buffers, statistics of
+            gradients), >= 1.
+        statistics: how mean, std, max, min, zero ratio, norm and histogram of every gradient are taken then, when the
+            run is recorded: "sampled" (of 16,384 entries a tensor; norm, max and min of all), "exact" or "none".
         sync: "immediate" waits for the device once a step, to judge before the step is taken. "deferred" does not wait:
             thresholds go to the device, which skips or clips by itself, and the host learns one step later.
     """
@@ -179,6 +182,7 @@ class MonitorOptions(Block):
     parameters: Patterns = ("*",)
     probe_every: int = Field(default=50, ge=1)
     sync: Literal["immediate", "deferred"] = "immediate"
+    statistics: Literal["sampled", "exact", "none"] = "sampled"
 
 
 class SnapshotOptions(Block):

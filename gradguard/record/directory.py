@@ -3,6 +3,7 @@
 run_dir/run.json               facts about the run, replaced atomically
         interventions.jsonl    the journal
         statistics/            chunks of per-step rows
+        gradients/             chunks of rows about the gradients, now and then
 run_dir/<name>/...             the same for a guard with a name, so that several share a run_dir
 """
 
@@ -23,7 +24,9 @@ from loguru import logger
 
 from gradguard.errors import RunDirectoryError
 from gradguard.printable import printable
+from gradguard.record.chunks import ChunkWriter
 from gradguard.record.encode import to_json
+from gradguard.record.gradients import GradientsWriter
 from gradguard.record.journal import Journal
 from gradguard.record.statistics import StatisticsWriter
 from gradguard.stats import ParameterTable
@@ -32,6 +35,7 @@ from gradguard.stats import ParameterTable
 INFO_FILE = "run.json"
 JOURNAL_FILE = "interventions.jsonl"
 STATISTICS_FOLDER = "statistics"
+GRADIENTS_FOLDER = "gradients"
 INFO_VERSION = 1
 
 
@@ -43,6 +47,7 @@ class RunDirectory:
         info: what `run.json` says.
         journal: takes records.
         statistics: takes a row a step; call `write_layout` before the first one.
+        gradients: takes a row a probe, likewise.
     """
 
     def __init__(self, path: Path, info: dict[str, Any]) -> None:
@@ -51,6 +56,7 @@ class RunDirectory:
         self.write_info()
         (path / STATISTICS_FOLDER).mkdir(exist_ok=True)
         self.statistics = StatisticsWriter(path / STATISTICS_FOLDER, num_parameters=0)
+        self.gradients = GradientsWriter(path / GRADIENTS_FOLDER, num_parameters=0)
         self.journal = Journal(path / JOURNAL_FILE, info["run_id"])
         _sync_folder(path)
 
@@ -111,13 +117,14 @@ class RunDirectory:
         write_atomically(self.path / INFO_FILE, "{\n  " + ",\n  ".join(fields) + "\n}\n")
 
     def write_layout(self, table: ParameterTable) -> None:
-        """Say which parameters the columns of `norms` stand for from now on; starts a new chunk of statistics.
+        """Say which parameters the columns of `norms` stand for from now on; starts new chunks.
 
         Raises:
             OSError: a file could not be written.
         """
         layout = {
             "first_chunk": self.statistics.reshape(len(table)),
+            "first_gradients_chunk": self.gradients.reshape(len(table)),
             "parameters": table.names,
             "shapes": table.shapes,
             "dtypes": table.dtypes,
@@ -142,13 +149,16 @@ class RunDirectory:
         self.info["ended"] = _now()
         self.info["num_records"] = self.journal.num_records
         self.info["last_hash"] = self.journal.last_hash
-        try:
-            self.statistics.close()
-            self.info["num_rows"] = self.statistics.num_rows
-            self.info["num_rows_lost"] = self.statistics.num_lost
-        finally:
-            self.journal.close()
-            self.write_info()
+        with contextlib.ExitStack() as last:  # runs from the end, and all of it, whatever fails
+            last.callback(self.write_info)
+            last.callback(self.journal.close)
+            last.callback(self._close_rows, self.gradients, "num_gradients_rows")
+            last.callback(self._close_rows, self.statistics, "num_rows")
+
+    def _close_rows(self, writer: ChunkWriter, name: str) -> None:
+        writer.close()
+        self.info[name] = writer.num_rows
+        self.info[f"{name}_lost"] = writer.num_lost
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -223,7 +233,7 @@ def _now() -> str:
 
 
 def _check_name(name: str) -> None:
-    reserved = {".", "..", INFO_FILE, JOURNAL_FILE, STATISTICS_FOLDER}
+    reserved = {".", "..", INFO_FILE, JOURNAL_FILE, STATISTICS_FOLDER, GRADIENTS_FOLDER}
     if not name or name in reserved or "/" in name or "\\" in name or not name.isprintable():
         raise RunDirectoryError(
             f"a guard's name must be usable as the name of a folder (printable, no '/' or '\\', not one of "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gradguard.contracts import Sink
@@ -35,6 +35,11 @@ class Recorder:
         self._num_kept = 0
         self._waiting: deque[tuple[Record, bool]] = deque(maxlen=KEPT)
         self._has_rows = directory is not None
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows are written anywhere."""
+        return self._has_rows
 
     def write(self, record: R, durable: bool = True) -> R:
         """Write one record to the journal, keep it, tell the sinks; return it with its `seq`.
@@ -94,6 +99,14 @@ class Recorder:
             except (OSError, ValueError) as error:
                 self._on_fault("writing the statistics", error)
 
+    def gradients(self, step: int, columns: Mapping[str, Any], is_absent: Any) -> None:
+        """Add the row of one probe; see `GradientsWriter.append`."""
+        if self._has_rows:
+            try:
+                self.directory.gradients.append(step, columns, is_absent)  # type: ignore[union-attr]
+            except (OSError, ValueError) as error:
+                self._on_fault("writing the statistics of gradients", error)
+
     def write_layout(self, table: ParameterTable) -> None:
         """Say which parameters the rows are about from now on."""
         if self.directory is not None:
@@ -108,6 +121,7 @@ class Recorder:
         if self.directory is not None:
             try:
                 self.directory.statistics.flush()
+                self.directory.gradients.flush()
             except (OSError, ValueError) as error:
                 self._on_fault("writing the statistics", error)
 

@@ -1,8 +1,12 @@
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+import gradguard
 from gradguard.audit.read import read_run
 from gradguard.audit.step import describe_step
+from gradguard.cli import main
 from gradguard.errors import RecordError
 
 
@@ -56,3 +60,22 @@ def test_a_step_whose_statistics_are_lost_is_told_from_the_journal(recorded):
 def test_a_step_that_is_not_there_is_an_error_with_the_range(recorded, step):
     with pytest.raises(RecordError, match="which holds steps 0 to 11"):
         describe_step(read_run(recorded), step)
+
+
+def test_the_latest_probe_of_gradients_up_to_the_step_is_shown(tmp_path, capsys):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    policy = gradguard.Policy(monitor={"probe_every": 4}, sinks=[])
+    with gradguard.attach(model, optimizer, policy, run_dir=tmp_path / "run"):
+        for _ in range(7):
+            optimizer.zero_grad()
+            model(torch.ones(3, 2)).square().sum().backward()
+            optimizer.step()
+    run = gradguard.read_run(tmp_path / "run")
+    report = describe_step(run, 6)
+    assert report.probe_step == 4
+    assert {row.name: row.norm for row in report.gradients} == {
+        name: run.gradients["norm"][1, column] for column, name in enumerate(run.parameters)
+    }
+    assert main(["show", str(tmp_path / "run"), "--step", "6"]) == 0
+    assert "Their gradients at step 4" in capsys.readouterr().out

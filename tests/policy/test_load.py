@@ -429,3 +429,10 @@ def test_a_mistake_in_the_extended_file_is_reported_at_its_place_there() -> None
 @pytest.mark.parametrize("preset", preset_names())
 def test_extending_a_preset_without_more_gives_the_preset(preset: str) -> None:
     assert load_policy(write(f"extends: {preset}\n")) == load_preset(preset)
+
+
+def test_how_gradients_are_sampled_is_one_of_three_words() -> None:
+    assert load_policy(write("monitor: {statistics: exact}\n")).monitor.statistics == "exact"
+    assert load_policy("default").monitor.statistics == "sampled"
+    with pytest.raises(PolicyError, match=r"'sampled', 'exact' or 'none' \(did you mean 'sampled'\?\), got \"sample\""):
+        load_policy(write("monitor: {statistics: sample}\n"))

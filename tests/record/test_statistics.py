@@ -4,7 +4,8 @@ import sys
 import numpy as np
 import pytest
 
-from gradguard.record.statistics import BUFFER_BYTES, BUFFER_ROWS, Flag, StatisticsWriter, row_dtype
+from gradguard.record.chunks import BUFFER_BYTES, BUFFER_ROWS
+from gradguard.record.statistics import Flag, StatisticsWriter, row_dtype
 
 
 def append(writer, step, num_parameters, **changes):

@@ -1,0 +1,256 @@
+"""Gradients to sums, extremes and counts on their own device: one small tensor a device, and nothing waits for it.
+
+    gradients --gradient_columns--> (R, COLUMNS) float64 a device --host copy--> `full_statistics.finish`
+
+Tensors of one size that are read whole, or by a sample, are stacked and reduced together. Larger ones are walked in
+pieces that stay in the processor's cache, so that memory is read once and not once for every statistic.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradguard.entry_sample import NUM_SAMPLED, sample_positions
+from gradguard.functional import dense_values, whole
+from gradguard.magnitude_bins import NUM_BINS, NUM_SIDE
+
+
+PIECE = 1 << 20  # entries; 4 MB of float32 stay in the last cache, and more pieces would cost more waiting for threads
+SMALL = 1 << 16  # entries up to which tensors of one size are stacked
+STACKED = 1 << 21  # entries
+BLOCK = 1 << 13  # entries whose squares are added in float32: off by 1e-5 at most, 4e-4 for a piece as a whole
+# Of the entries that were looked at: sum, sum of squared deviations from their mean (NaN: not taken), non-zeros, counts
+# of the bins. Of all stored entries: norm, largest, smallest.
+SUM, DEVIATION, NONZERO, NORM, MAX, MIN, BINS = range(7)
+COLUMNS = BINS + NUM_BINS
+_NUM_KEYS = 256  # place 128 + b counts positive entries of magnitude b, place b negative ones
+
+
+class DeviceColumns(NamedTuple):
+    """What one device measured of its gradients.
+
+    Args:
+        rows: positions of the R gradients in the list that was handed in; empty gradients have no row.
+        values: (R, COLUMNS) float64 on the device.
+        num_entries: entries of each gradient, implicit zeros of sparse ones included, complex ones as pairs.
+        num_stored: those that are held in memory.
+        num_used: those that sums and counts are about.
+    """
+
+    rows: list[int]
+    values: Tensor
+    num_entries: list[int]
+    num_stored: list[int]
+    num_used: list[int]
+
+
+@torch.no_grad()
+def gradient_columns(
+    grads: Sequence[Tensor | None], step: int = 0, sample: int | None = NUM_SAMPLED, factor: float = 1.0
+) -> list[DeviceColumns]:
+    """Measure gradients where they are, without a host sync (under torch's deterministic algorithms, CUDA has some).
+
+    Args:
+        grads: of any kind; None for an absent one.
+        step: optimizer step: which sample is taken.
+        sample: entries a tensor that sums and counts are taken from, >= 1; None for all.
+        factor: all gradients are taken times this, such as the inverse of a loss scale; rounded to float32.
+    """
+    factor = float(np.float32(factor))
+    placed: dict[torch.device, list[tuple[int, Tensor, int]]] = defaultdict(list)
+    for row, grad in enumerate(grads):
+        if grad is None:
+            continue
+        entries, num_entries = entries_of(grad)
+        if num_entries:
+            placed[entries.device].append((row, entries, num_entries))
+    return [_measure(members, step, sample, factor) for members in placed.values()]
+
+
+def entries_of(grad: Tensor) -> tuple[Tensor, int]:
+    """Return the entries that a gradient holds, flat and real, and how many it has with those that it does not hold.
+
+    Of a sparse gradient that holds none, one zero is returned.
+    """
+    full = whole(grad.detach())
+    entries = _flat(dense_values(full))
+    num_entries = full.numel() * (2 if full.is_complex() else 1)
+    return (entries if entries.numel() else entries.new_zeros(min(1, num_entries))), num_entries
+
+
+def _measure(members: list[tuple[int, Tensor, int]], step: int, sample: int | None, factor: float) -> DeviceColumns:
+    stacked: dict[tuple[torch.dtype, int, bool], list[int]] = defaultdict(list)
+    order: list[int] = []
+    parts: list[Tensor] = []
+    used = [entries.numel() for _, entries, _ in members]
+    for place, (_, entries, _) in enumerate(members):
+        is_sampled = sample is not None and entries.numel() > sample
+        if is_sampled:
+            used[place] = sample  # type: ignore[assignment]
+        if is_sampled or entries.numel() <= SMALL:
+            stacked[_wide(entries.dtype), used[place], is_sampled].append(place)
+        else:
+            order.append(place)
+            parts.append(_columns_of_all(entries, factor)[None])
+    for (dtype, length, is_sampled), places in stacked.items():
+        for some in _batches(places, max(1, STACKED // length)):
+            tensors = [members[place][1] for place in some]
+            if is_sampled:
+                table, extent = _sampled(tensors, length, dtype, step)
+                extent *= factor
+            else:
+                table, extent = torch.stack([entries.to(dtype) for entries in tensors]), None
+            if factor != 1.0:
+                table *= factor
+            parts.append(_columns_of_rows(table, extent))
+            order += some
+    return DeviceColumns(
+        [members[place][0] for place in order],
+        torch.cat(parts),
+        [members[place][2] for place in order],
+        [members[place][1].numel() for place in order],
+        [used[place] for place in order],
+    )
+
+
+def _sampled(tensors: list[Tensor], num_sampled: int, dtype: torch.dtype, step: int) -> tuple[Tensor, Tensor]:
+    """Return (R, k) samples and (R, 3) float64 (norm, max, min) of R flat tensors on one device."""
+    device = tensors[0].device
+    table = torch.empty(len(tensors), num_sampled, dtype=dtype, device=device)
+    positions = {numel: sample_positions(numel, step, num_sampled, device) for numel in {t.numel() for t in tensors}}
+    extents = []
+    for row, entries in zip(table, tensors, strict=True):  # one tensor after the other: the sample finds it cached
+        extents.append(_join([_extent_of_piece(piece) for piece in _pieces(entries)]))
+        row.copy_(entries.gather(0, positions[entries.numel()]))
+    return table, torch.stack(extents)
+
+
+def _columns_of_rows(table: Tensor, extent: Tensor | None) -> Tensor:
+    """Return (R, COLUMNS) of stacked entries (R, k); `extent` (R, 3) is (norm, max, min), None: those of the rows."""
+    num_rows, length = table.shape
+    if extent is None:
+        columns = _norms(table), table.amax(dim=1), table.amin(dim=1)
+        extent = torch.stack(columns, dim=1).double()
+    keys = _sign_and_magnitude(table)
+    keys += torch.arange(128, num_rows * _NUM_KEYS, _NUM_KEYS, dtype=keys.dtype, device=table.device)[:, None]
+    counts = _count(keys.view(-1), num_rows * _NUM_KEYS).view(num_rows, _NUM_KEYS)
+    nonzero = table.count_nonzero(dim=1).double() if _may_have_zeros(counts) else counts.sum(dim=1)
+    total = table.sum(dim=1)
+    table -= (total / length)[:, None]
+    deviation = _norms(table).double().square()
+    head = torch.stack([total.double(), deviation, nonzero], dim=1)
+    return torch.cat([head, extent, _window(counts, extent)], dim=1)
+
+
+def _columns_of_all(entries: Tensor, factor: float) -> Tensor:
+    """Return (COLUMNS,) of every entry of a large tensor, piece by piece."""
+    totals, nonzeros, extents = [], [], []
+    counts = torch.zeros(_NUM_KEYS, dtype=torch.float64, device=entries.device)
+    size = min(PIECE, entries.numel())
+    narrow = torch.empty(size, dtype=torch.int8, device=entries.device)
+    wide = torch.empty(size, dtype=torch.int32, device=entries.device) if entries.dtype != torch.float64 else None
+    for piece in _pieces(entries):
+        if factor != 1.0:
+            piece = piece * factor
+        totals.append(piece.sum())
+        extents.append(_extent_of_piece(piece))
+        keys = narrow[: piece.numel()].copy_(_sign_and_magnitude(piece, wide))  # bytes are counted fastest
+        found = _count(keys.view(torch.uint8), _NUM_KEYS).roll(128)
+        nonzeros.append(piece.count_nonzero() if _may_have_zeros(found) else found.sum())
+        counts += found
+    extent = _join(extents)
+    head = torch.stack(
+        [torch.stack(totals).double().sum(), extent.new_full((), torch.nan), torch.stack(nonzeros).sum()]
+    )
+    return torch.cat([head, extent, _window(counts[None], extent[None])[0]])
+
+
+def _extent_of_piece(piece: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return (_norms(piece[None])[0], *piece.aminmax())
+
+
+def _join(extents: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    norms, smallest, largest = torch.stack([part for extent in extents for part in extent]).double().view(-1, 3).T
+    return torch.stack([norms.square().sum().sqrt(), largest.amax(), smallest.amin()])
+
+
+def _norms(table: Tensor) -> Tensor:
+    """Return the norm of each row (R, k): by blocks, since torch adds all squares of a row into a few float32 sums."""
+    norms = table
+    if table.shape[1] >= 2 * BLOCK:
+        num_whole = table.shape[1] // BLOCK * BLOCK
+        blocks = table[:, :num_whole].reshape(len(table), -1, BLOCK)
+        rest = torch.linalg.vector_norm(table[:, num_whole:], dim=1, keepdim=True)
+        norms = torch.cat([torch.linalg.vector_norm(blocks, dim=2), rest], dim=1)
+    found: Tensor = torch.linalg.vector_norm(norms, dim=1)
+    return found
+
+
+def _sign_and_magnitude(entries: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the uppermost byte of each entry as a float32: b of `magnitude_bins`, or b - 128 of a negative entry.
+
+    Float64 entries beyond the range of float32 go to its ends.
+
+    Args:
+        entries: float32 or float64.
+        out: int32 memory for float32 entries, at least as many.
+    """
+    if entries.dtype == torch.float32:
+        bits = entries.view(torch.int32)
+        return bits >> 24 if out is None else torch.bitwise_right_shift(bits, 24, out=out[: bits.numel()])
+    bits = entries.view(torch.int64)
+    magnitude = ((bits >> 52 & 0x7FF) - (1023 - 127)).clamp_(0, 255) >> 1
+    return magnitude - (bits < 0) * 128
+
+
+def _may_have_zeros(counts: Tensor) -> bool:
+    """Return False where it is known that no entry is of the smallest magnitudes, which zeros are among."""
+    return counts.is_cuda or bool(counts.numpy()[..., :: _NUM_KEYS // 2].any())
+
+
+def _count(keys: Tensor, size: int) -> Tensor:
+    """Return how often each of the numbers 0 to size - 1 occurs, without a host sync."""
+    if keys.is_cuda and not torch.are_deterministic_algorithms_enabled():  # bincount there asks for the largest key
+        return torch.histc(keys.float() + 0.5, size, 0, size).double()
+    return torch.bincount(keys, minlength=size).double()
+
+
+def _window(counts: Tensor, extent: Tensor) -> Tensor:
+    """Return (R, NUM_BINS) counts: those of the NUM_SIDE largest magnitudes of a sign, and the rest in the middle."""
+    peak = torch.maximum(extent[:, 1].abs(), extent[:, 2].abs()).float()
+    top = (peak.view(torch.int32) >> 24).long()
+    places = top[:, None] + torch.arange(1 - NUM_SIDE, 1, device=counts.device)
+    is_apart = places > 0  # b = 0 holds the zeros
+    places = places.clamp_(min=0)
+    above = counts.gather(1, places + 128) * is_apart
+    below = counts.gather(1, places) * is_apart
+    middle = counts.sum(1, keepdim=True) - above.sum(1, keepdim=True) - below.sum(1, keepdim=True)
+    return torch.cat([below.flip(1), middle, above], dim=1)
+
+
+def _pieces(entries: Tensor) -> Iterator[Tensor]:
+    wide = _wide(entries.dtype)
+    for piece in torch.split(entries, PIECE):
+        yield piece.to(wide)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype == torch.float64 else torch.float32
+
+
+def _batches(places: list[int], size: int) -> Iterator[list[int]]:
+    for start in range(0, len(places), size):
+        yield places[start : start + size]
+
+
+def _flat(values: Tensor) -> Tensor:
+    """Return the entries in the order of memory, so that a transposed tensor is not copied."""
+    if not values.is_contiguous():
+        values = values.permute(sorted(range(values.dim()), key=values.stride().__getitem__, reverse=True))
+    return values.reshape(-1)

@@ -1,0 +1,169 @@
+"""Rows of one size in chunked files that numpy loads by itself.
+
+    000000.npy, 000001.npy, ...    structured dtype, no objects
+
+A chunk is a valid `.npy` file after every flush. Rows behind the count in its header (the process died between two
+writes) are still found from the size of the file.
+"""
+
+from __future__ import annotations
+
+import os
+from io import BytesIO, FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gradguard.stats import ABSENT
+
+
+BUFFER_ROWS = 64
+BUFFER_BYTES = 256 * 1024
+CHUNK_BYTES = 32 * 1024 * 1024
+
+
+def chunk_name(index: int) -> str:
+    """Return the file name of a chunk.
+
+    Example:
+        >>> chunk_name(3)
+        '000003.npy'
+    """
+    return f"{index:06d}.npy"
+
+
+class ChunkWriter:
+    """Writes rows through a buffer of fixed size; the subclass fills the row `_filled` and calls `_advance`.
+
+    Args:
+        directory: folder that takes the chunks; made for the first one.
+        num_parameters: P, parameter tensors a row.
+        chunk_rows: a chunk ends with the flush that brings it to so many rows, >= 1; None for about 32 MB a chunk.
+
+    Attributes:
+        chunk: index of the chunk that the next row goes to.
+        num_rows: rows appended and not lost.
+        num_lost: rows given up because the disk did not take them.
+    """
+
+    def __init__(self, directory: Path, num_parameters: int, chunk_rows: int | None = None) -> None:
+        self.directory = directory
+        self.chunk = 0
+        self.num_rows = 0
+        self.num_lost = 0
+        self._chunk_rows = chunk_rows
+        self._file: FileIO | None = None
+        self._filled = 0  # rows in the buffer
+        self._rows = 0  # rows of the chunk on disk
+        self._allocate(num_parameters)
+
+    @staticmethod
+    def row_dtype(num_parameters: int) -> np.dtype[np.void]:
+        """Return the dtype of a row about P parameters; it has no gaps."""
+        raise NotImplementedError
+
+    def _advance(self) -> None:
+        """Count the row that was filled in, and write the buffer when it is full.
+
+        Raises:
+            OSError: it could not be written; its rows are counted in `num_lost`.
+        """
+        self.num_rows += 1
+        self._filled += 1
+        if self._filled == self._capacity:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the buffered rows.
+
+        Raises:
+            OSError: they could not be written. What is on disk stays as it was, and they are kept for the next flush
+                unless the buffer is full.
+        """
+        if not self._filled:
+            return
+        try:
+            self._write()
+        except OSError:
+            if self._filled == self._capacity:
+                self.num_lost += self._filled
+                self.num_rows -= self._filled
+                self._filled = 0
+            raise
+        self._filled = 0
+        if self._rows >= self._limit:
+            self._end_chunk()
+
+    def reshape(self, num_parameters: int) -> int:
+        """Go on with rows of another size and return the index of the chunk that they start.
+
+        Raises:
+            OSError: the rows so far could not be written.
+        """
+        self.flush()
+        self._end_chunk()
+        self._allocate(num_parameters)
+        return self.chunk
+
+    def close(self) -> None:
+        """Write what is buffered, wait until it is on the disk, and close; closing twice is fine.
+
+        Raises:
+            OSError: the last rows could not be written; the file is closed all the same.
+        """
+        try:
+            self.flush()
+            if self._file is not None:
+                os.fsync(self._file.fileno())
+        finally:
+            self._end_chunk()
+
+    def _allocate(self, num_parameters: int) -> None:
+        self._dtype = self.row_dtype(num_parameters)
+        self._row_bytes = self._dtype.itemsize
+        self._limit = self._chunk_rows or max(1, CHUNK_BYTES // self._row_bytes)
+        self._capacity = min(max(1, BUFFER_BYTES // self._row_bytes), BUFFER_ROWS, self._limit)
+        self._buffer: npt.NDArray[Any] = np.full(self._capacity, ABSENT, dtype=self._dtype)
+        self._bytes = self._buffer.view(np.uint8).data
+
+    def _write(self) -> None:
+        data = self._bytes[: self._filled * self._row_bytes]
+        header = _header(self._dtype, self._rows + self._filled)
+        if self._file is None:
+            self.directory.mkdir(exist_ok=True)
+            self._file = open(self.directory / chunk_name(self.chunk), "xb", buffering=0)
+        end = len(header) + self._rows * self._row_bytes if self._rows else 0
+        try:
+            self._file.seek(end)
+            _write_all(self._file, data if self._rows else header + bytes(data))
+            if self._rows:
+                self._file.seek(0)
+                _write_all(self._file, header)
+        except OSError:
+            self._file.truncate(end)
+            raise
+        self._rows += self._filled
+
+    def _end_chunk(self) -> None:
+        if self._file is None:
+            return
+        self._file.close()
+        self._file = None
+        self._rows = 0
+        self.chunk += 1
+
+
+def _header(dtype: np.dtype[np.void], num_rows: int) -> bytes:
+    """Return the `.npy` header; numpy pads it so that its length does not depend on the number of rows."""
+    file = BytesIO()
+    descr = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (num_rows,)})
+    return file.getvalue()
+
+
+def _write_all(file: FileIO, data: bytes | memoryview) -> None:
+    written = file.write(data)
+    if written != len(data):
+        raise OSError(f"the disk took {written} of {len(data)} bytes of rows")
