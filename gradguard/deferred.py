@@ -19,6 +19,7 @@ from torch import Tensor
 from gradguard.device_verdict import DeviceVerdict, take_verdict
 from gradguard.exchange import mean_over_ranks
 from gradguard.foresight import Foresight
+from gradguard.gradient_probe import Read
 from gradguard.mean_loss import mean_loss
 from gradguard.monitor import Monitor
 from gradguard.observed import SampleIds
@@ -66,6 +67,7 @@ class DeferredPipeline(Pipeline):
         self._foresight = Foresight(policy)
         self._underway: Underway | None = None
         self._unread_probe: Callable[[StepStats], None] | None = None
+        self._unread_statistics: Read | None = None
         self._first_deferred = 1  # the first step makes the optimizer's state, which a skipped kernel would leave unset
         self._must_drop = False
         self.reasons_to_wait = tuple(self._reasons_to_wait(policy, scaler))
@@ -91,7 +93,7 @@ class DeferredPipeline(Pipeline):
 
     def parameters_changed(self) -> None:
         """See `Pipeline.parameters_changed`: the step to come makes new state, as the first one did."""
-        self._underway = self._unread_probe = None
+        self._underway = self._unread_probe = self._unread_statistics = None
         self._first_deferred = self.step + 1
 
     def before_step(self, losses: Sequence[Any], sample_ids: SampleIds = ()) -> None:
@@ -139,6 +141,8 @@ class DeferredPipeline(Pipeline):
         rows, norms = self.monitor.launch()
         if self.pace is not None:
             self.pace.measured()
+        if self.step >= self.gradient_probe.next_step:
+            self._unread_statistics = self.gradient_probe.launch(self.step, self.monitor, 1.0)
         loss = mean_over_ranks(said) if said is not None else _device_loss(losses, norms)
         stats = self._stats_to_come()
         stats.lr = float(self.target.optimizer.param_groups[0].get("lr", 0.0))
@@ -187,6 +191,9 @@ class DeferredPipeline(Pipeline):
     def _settle(self, has_gradients: bool) -> None:
         """Take in what is under way; gradients that are there already would belong to the weights before a rollback."""
         underway, self._underway = self._underway, None
+        statistics, self._unread_statistics = self._unread_statistics, None
+        if statistics is not None:
+            statistics(is_late=True)
         if underway is not None:
             self._judge_late(underway)
             target = self.target

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from gradguard.magnitude_bins import NUM_BINS, NUM_SIDE
 
 
 PIECE = 1 << 20  # entries; 4 MB of float32 stay in the last cache, and more pieces would cost more waiting for threads
+NUM_COUNTED = NUM_SAMPLED  # entries that the histogram of a large tensor is taken from even where all else is exact
 SMALL = 1 << 16  # entries up to which tensors of one size are stacked
 STACKED = 1 << 21  # entries
 BLOCK = 1 << 13  # entries whose squares are added in float32: off by 1e-5 at most, 4e-4 for a piece as a whole
@@ -97,7 +99,7 @@ def _measure(members: list[tuple[int, Tensor, int]], step: int, sample: int | No
             stacked[_wide(entries.dtype), used[place], is_sampled].append(place)
         else:
             order.append(place)
-            parts.append(_columns_of_all(entries, factor)[None])
+            parts.append(_columns_of_all(entries, step, factor)[None])
     for (dtype, length, is_sampled), places in stacked.items():
         for some in _batches(places, max(1, STACKED // length)):
             tensors = [members[place][1] for place in some]
@@ -148,27 +150,36 @@ def _columns_of_rows(table: Tensor, extent: Tensor | None) -> Tensor:
     return torch.cat([head, extent, _window(counts, extent)], dim=1)
 
 
-def _columns_of_all(entries: Tensor, factor: float) -> Tensor:
-    """Return (COLUMNS,) of every entry of a large tensor, piece by piece."""
+def _columns_of_all(entries: Tensor, step: int, factor: float) -> Tensor:
+    """Return (COLUMNS,) of every entry of a large tensor, piece by piece; the bins are those of a sample, times n/k."""
     totals, nonzeros, extents = [], [], []
-    counts = torch.zeros(_NUM_KEYS, dtype=torch.float64, device=entries.device)
-    size = min(PIECE, entries.numel())
-    narrow = torch.empty(size, dtype=torch.int8, device=entries.device)
-    wide = torch.empty(size, dtype=torch.int32, device=entries.device) if entries.dtype != torch.float64 else None
+    scratch = torch.empty(min(PIECE, entries.numel()), dtype=torch.bool)
     for piece in _pieces(entries):
         if factor != 1.0:
             piece = piece * factor
         totals.append(piece.sum())
         extents.append(_extent_of_piece(piece))
-        keys = narrow[: piece.numel()].copy_(_sign_and_magnitude(piece, wide))  # bytes are counted fastest
-        found = _count(keys.view(torch.uint8), _NUM_KEYS).roll(128)
-        nonzeros.append(piece.count_nonzero() if _may_have_zeros(found) else found.sum())
-        counts += found
-    extent = _join(extents)
+        nonzeros.append(_num_nonzero(piece, scratch))
+    numel, extent = entries.numel(), _join(extents)
+    used = min(NUM_COUNTED, numel)
+    positions = _shared_positions(numel, step, used, entries.device)
+    some = entries.gather(0, positions).to(_wide(entries.dtype)) * factor
+    counts = _count(_sign_and_magnitude(some) + 128, _NUM_KEYS) * (numel / used)
     head = torch.stack(
         [torch.stack(totals).double().sum(), extent.new_full((), torch.nan), torch.stack(nonzeros).sum()]
     )
     return torch.cat([head, extent, _window(counts[None], extent[None])[0]])
+
+
+_shared_positions = lru_cache(maxsize=8)(sample_positions)  # the layers of a model have few different sizes
+
+
+def _num_nonzero(piece: Tensor, scratch: Tensor) -> Tensor:
+    """Return how many entries are not 0, () float64; `scratch` is bool memory for at least as many."""
+    if piece.is_cpu:  # numpy compares and counts several times as fast as torch's count_nonzero
+        is_nonzero = np.not_equal(piece.numpy(), 0, out=scratch[: piece.numel()].numpy())
+        return torch.tensor(float(np.count_nonzero(is_nonzero)), dtype=torch.float64)
+    return piece.count_nonzero().double()
 
 
 def _extent_of_piece(piece: Tensor) -> tuple[Tensor, Tensor, Tensor]:

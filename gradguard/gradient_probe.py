@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
 from gradguard.entry_sample import NUM_SAMPLED
-from gradguard.full_statistics import measure
+from gradguard.full_statistics import finish, refine
+from gradguard.gradient_columns import gradient_columns
 from gradguard.monitor import Monitor
 from gradguard.policy.schema import MonitorOptions
 from gradguard.record.recorder import Recorder
+from gradguard.transfer import Transfer
+
+
+class Read(Protocol):
+    """Takes in the numbers of a probe that was launched."""
+
+    def __call__(self, is_late: bool) -> None:
+        """Wait for them and record them; late, the gradients are gone and what float32 lost stays lost."""
 
 
 class GradientProbe:
@@ -36,19 +46,43 @@ class GradientProbe:
 
     def take(self, step: int, monitor: Monitor, factor: float) -> None:
         """Measure the gradients as they are, if this is a step for it, and record them times `factor`."""
+        if (read := self.launch(step, monitor, factor)) is not None:
+            read(is_late=False)
+
+    def launch(self, step: int, monitor: Monitor, factor: float) -> Read | None:
+        """Start to measure, if this is a step for it; return what waits for the numbers and records them.
+
+        Sharded gradients are left out: most statistics would need them gathered from all ranks.
+        """
         if self._is_off:
             self.next_step = sys.maxsize
-            return
+            return None
         self.next_step = (step // self._every + 1) * self._every
-        if step % self._every:
-            return
-        grads = monitor.grads()
-        # Gathering a sharded gradient takes every rank, whether it writes a record or not.
-        if not self._recorder.has_rows and not any(hasattr(grad, "full_tensor") for grad in grads):
-            return
+        if step % self._every or not self._recorder.has_rows or monitor.is_sharded:
+            return None
         try:
-            found = measure(monitor.table.names, grads, step, self._sample, factor)
-            self._recorder.gradients(step, found._asdict(), np.array([grad is None for grad in grads], dtype=bool))
+            grads = monitor.grads()
+            parts = gradient_columns(grads, step, self._sample, factor)
+            transfers = [Transfer({"columns": part.values}) for part in parts]
         except Exception as error:
-            self._is_off = True
-            self._on_fault("taking the statistics of gradients", error)
+            self._give_up(error)
+            return None
+
+        def read(is_late: bool) -> None:
+            try:
+                columns = [
+                    t.read()["columns"].reshape(part.values.shape) for t, part in zip(transfers, parts, strict=True)
+                ]
+                found = finish(monitor.table.names, list(zip(parts, columns, strict=True)))
+                if not is_late:
+                    refine(found, grads, self._sample, factor)
+                is_absent = np.array([grad is None for grad in grads], dtype=bool)
+                self._recorder.gradients(step, found._asdict(), is_absent)
+            except Exception as error:
+                self._give_up(error)
+
+        return read
+
+    def _give_up(self, error: Exception) -> None:
+        self._is_off = True
+        self._on_fault("taking the statistics of gradients", error)
