@@ -174,7 +174,8 @@ class MonitorOptions(Block):
         probe_every: steps between the sampled measurements (weight norms, finite parameters and buffers, statistics of
             gradients), >= 1.
         statistics: how mean, std, max, min, zero ratio, norm and histogram of every gradient are taken then, when the
-            run is recorded: "sampled" (of 16,384 entries a tensor; norm, max and min of all), "exact" or "none".
+            run is recorded: "sampled" (of 16,384 entries a tensor; norm, max and min of all), "exact" (of all; the
+            histogram of a large tensor is sampled all the same) or "none".
         sync: "immediate" waits for the device once a step, to judge before the step is taken. "deferred" does not wait:
             thresholds go to the device, which skips or clips by itself, and the host learns one step later.
     """

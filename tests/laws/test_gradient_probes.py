@@ -20,6 +20,7 @@ from gradguard.full_statistics import measure
 from gradguard.gradient_columns import gradient_columns
 from gradguard.gradient_probe import GradientProbe
 from gradguard.monitor import Monitor
+from gradguard.record.directory import RunDirectory
 from gradguard.record.recorder import Recorder
 
 
@@ -209,8 +210,10 @@ def test_a_full_disk_costs_rows_and_never_the_training(bits, lines, tmp_path):
     assert len([line for line in lines if "statistics of gradients" in line]) == 1
 
 
-def test_a_fault_of_the_probe_is_told_once_and_ends_the_probes():
+def test_a_fault_of_the_probe_is_told_once_and_ends_the_probes(tmp_path):
     class Unreadable(torch.Tensor):
+        device_mesh = None
+
         def full_tensor(self):
             raise MemoryError("no room to gather it")
 
@@ -218,10 +221,13 @@ def test_a_fault_of_the_probe_is_told_once_and_ends_the_probes():
     monitor = Monitor(model, torch.optim.SGD(model.parameters(), lr=0.1), ["*"])
     model.weight.grad = torch.ones(1, 2).as_subclass(Unreadable)
     told = []
-    probe = GradientProbe(policy().monitor, Recorder(None, [], lambda *fault: None), lambda *fault: told.append(fault))
+    recorder = Recorder(RunDirectory.create(tmp_path / "run"), [], lambda *fault: None)
+    recorder.write_layout(monitor.table)
+    probe = GradientProbe(policy().monitor, recorder, lambda *fault: told.append(fault))
     for step in range(25):
         if step >= probe.next_step:
             probe.take(step, monitor, 1.0)
+    recorder.finish("closed")
     ((what, error),) = told
     assert what == "taking the statistics of gradients"
     assert isinstance(error, MemoryError)
