@@ -31,7 +31,7 @@ def main(
     guards: Annotated[str, typer.Option(help="Contenders, with commas: default,zclip; beside bare and clip.")] = "",
     rounds: Annotated[int | None, typer.Option(min=1, help="Of each cell; left out, as many as time allows.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Under a minute.")] = False,
-    threads: Annotated[int | None, typer.Option(min=1, help="Torch's threads; its own choice if left out.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Torch's threads; more than one needs a quiet machine.")] = 1,
     memory: Annotated[bool, typer.Option(help="Peak memory too, in a process for each contender.")] = True,
     long: Annotated[int, typer.Option(min=0, help="Steps of a long run that shows whether anything grows.")] = 0,
     out: Annotated[Path | None, typer.Option("--json", help="File for the numbers.")] = None,
@@ -48,8 +48,7 @@ def main(
         raise typer.BadParameter(str(error)) from error
     if plot is not None:
         from benchmarks.overhead.plot import draw  # matplotlib is an extra; said before anything is measured
-    if threads is not None:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(threads)
     logger.remove()
     logger.add(lambda line: None)  # lines are still made, as for a user, but not shown
     peaks = plan.with_memory(jobs) if memory and not quick else []

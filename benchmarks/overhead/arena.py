@@ -17,6 +17,7 @@ from benchmarks.overhead.workloads import Batch, Workload
 
 DUE = 0.5  # the limit of a clip that is due at every step, as a share of the smallest gradient norm
 PRESET_STD = 1e-3
+PRESET_LOSS = 3.0  # handed to `observe` where there is no forward pass
 
 
 class Arena:
@@ -49,17 +50,20 @@ class Arena:
         Preset gradients are one set for all. Those who keep nothing on the model or the optimizer then share these too:
         at 124 M parameters a copy takes 1.5 GB.
         """
-        place = self._folder / contender.name
+        place, settle = self._folder / contender.name, self.workload.settle
         place.mkdir()
         if self._preset and not contender.is_guard:
             self._shared = self._shared or self._setting(self.model, place)
-            return Entrant(contender, self.workload, self._shared)
+            return Entrant(contender, self._shared, PRESET_LOSS, settle)
         model = copy.deepcopy(self.model)
         for param, gradient in zip(model.parameters(), self._preset, strict=bool(self._preset)):
             param.grad = gradient
+        loss = PRESET_LOSS
         if self.batches:
-            model(*self.batches[0]).backward()
-        return Entrant(contender, self.workload, self._setting(model, place))
+            first = model(*self.batches[0])
+            first.backward()
+            loss = first.item()
+        return Entrant(contender, self._setting(model, place), loss, settle)
 
     def _setting(self, model: nn.Module, place: Path) -> Setting:
         params = list(model.parameters())

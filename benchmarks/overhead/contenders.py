@@ -1,4 +1,4 @@
-"""Who takes part: the bare step, `clip_grad_norm_`, the guard under four policies, and the rivals that are installed."""
+"""Who takes part: the bare step, `clip_grad_norm_`, the guard under four policies, and rivals that are installed."""
 
 from __future__ import annotations
 

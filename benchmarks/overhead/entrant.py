@@ -12,42 +12,53 @@ from torch import Tensor
 
 from benchmarks.overhead.contenders import Contender, Setting
 from benchmarks.overhead.samples import PLAIN, PROBE, SNAPSHOT, Periodic, Samples
-from benchmarks.overhead.workloads import Batch, Workload
+from benchmarks.overhead.workloads import Batch
 
 
 HELD_STEPS = 12  # after which windows are allocated and a second snapshot waits for its confirmation
-PRESET_LOSS = 3.0  # handed to `observe` where there is no forward pass
 
 
 class Entrant:
-    """A contender with its copy of the model and its optimizer, and the times that it took."""
+    """A contender with its copy of the model and its optimizer, and the times that it took.
 
-    def __init__(self, contender: Contender, workload: Workload, setting: Setting) -> None:
+    Args:
+        contender: who it is.
+        setting: what it is given; gradients are there.
+        loss: that belongs to these gradients.
+        settle: steps of a guard before its steps count.
+    """
+
+    def __init__(self, contender: Contender, setting: Setting, loss: float, settle: int) -> None:
         self.contender = contender
         self.setting = setting
         self.samples = Samples()
+        self._loss = loss
         with _Held(setting.params) as self.held:
             self.running = contender.begin(setting)
-            self._settle(HELD_STEPS)
-        self._settle(workload.settle)
+            self._settle(min(settle, HELD_STEPS))
+        self._settle(settle - HELD_STEPS)
 
     def backward(self, batch: Batch | None) -> Tensor | float:
         """Leave fresh gradients and return the loss."""
         if batch is None:
             if self.running.on_gradients is not None:
                 self.running.on_gradients()
-            return PRESET_LOSS
+            return self._loss
         self.setting.optimizer.zero_grad()
         loss: Tensor = self.setting.model(*batch)
         loss.backward()
         return loss.detach()
 
     def _settle(self, steps: int) -> None:
-        """Fill a guard's rolling windows; the gradients stay as the last backward left them."""
-        if self.running.guard is not None:
-            loss = torch.tensor(PRESET_LOSS)
-            for _ in range(steps):
-                self.running.step(loss)
+        """Fill a guard's rolling windows, with the same gradients at every step."""
+        if self.running.guard is None or steps <= 0:
+            return
+        gradients = [param.grad for param in self.setting.params if param.grad is not None]
+        source = [gradient.clone() for gradient in gradients]
+        loss = torch.tensor(self._loss)
+        for _ in range(steps):
+            self.running.step(loss)
+            torch._foreach_copy_(gradients, source)
 
     def take_turn(self, batch: Batch | None) -> None:
         """Take one step and note what it took."""

@@ -23,6 +23,7 @@ from benchmarks.overhead.workloads import Workload
 
 
 MAX_ROUNDS = 400
+PATIENCE = 2.0  # times the seconds asked for, after which even `min_rounds` are not waited for
 
 OnRound = Callable[[float], None]  # takes the share of the cell that is done
 
@@ -80,8 +81,8 @@ class Turns:
         """Return which share of the turns is done after `done` rounds."""
         if self.rounds is not None:
             return done / self.rounds
-        timed = min((time.perf_counter() - start) / self.seconds, done / min_rounds)
-        return max(timed, done / MAX_ROUNDS)
+        elapsed = (time.perf_counter() - start) / self.seconds
+        return max(min(elapsed, done / min_rounds), done / MAX_ROUNDS, elapsed / PATIENCE)
 
 
 def _measure(workload: Workload, optimizer: str, contenders: Sequence[Contender], turns: Turns) -> Cell:

@@ -1,6 +1,6 @@
 """Peak resident memory, each contender in a process of its own.
 
-python -m benchmarks.overhead.memory mlp-40 adamw-fused default 120
+python -m benchmarks.overhead.memory mlp-40 adamw-fused default 24
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 
-STEPS = 120  # with two probes, and more snapshots than are kept
+STEPS = 24  # with a probe, and with as many snapshots as are ever held at a time
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-SECONDS = 0.3
+SECONDS = 0.1
 MIN_REPEATS = 5
 
 

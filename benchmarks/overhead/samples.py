@@ -52,7 +52,7 @@ class Timing:
         overhead: that less the bare step's; backward and step together where the contender works in the backward.
         overhead_interval: of the overhead.
         ratio: overhead divided by that of the `clip_grad_norm_` it stands against; None where that is not above zero.
-        ratio_interval: of the ratio.
+        ratio_interval: of the ratio; None where the anchor's overhead is not surely above zero.
         step_ratio: step divided by the step of the `clip_grad_norm_` that it stands against.
         mean_overhead: mean of all rounds, probes and snapshots as they came, less the bare mean.
         amortised: overhead with probes and snapshots spread over the steps between them; None where none was seen.
@@ -109,15 +109,15 @@ def compare(
     def timing(name: str) -> Timing:
         is_whole = name in in_backward
         overhead, anchor = overheads(name), overheads(against[name])
-        ratios = overhead / anchor if np.all(anchor > 0) else None
+        is_seen, is_sure = anchor[0] > 0, bool(np.all(anchor > 0))
         step, other = (float(np.median(own[each].step[rounds])) for each in (name, against[name]))
         probe, snapshot = (own[name].extra(kind, step) for kind in (PROBE, SNAPSHOT))
         return Timing(
             step=step,
             overhead=float(overhead[0]),
             overhead_interval=_interval(overhead[1:]),
-            ratio=float(ratios[0]) if ratios is not None else None,
-            ratio_interval=_interval(ratios[1:]) if ratios is not None else None,
+            ratio=float(overhead[0] / anchor[0]) if is_seen else None,
+            ratio_interval=_interval(overhead[1:] / anchor[1:]) if is_sure else None,
             step_ratio=step / other,
             mean_overhead=float(np.mean(own[name].times(is_whole) - own["bare"].times(is_whole))),
             amortised=_amortised(float(overhead[0]), probe, snapshot, (periodic or {}).get(name)),

@@ -46,7 +46,7 @@ def legend(cells: Sequence[Cell]) -> Grid:
     notes = (
         "Medians. step: with what the contender does in it. overhead: step less the bare step, with a 95 % interval.",
         "ratio: overhead divided by that of clip_grad_norm_ (clip-due for always-due). step ratio: the steps divided.",
-        "amortised: overhead with probes and snapshots (what they take longer than a plain step) spread over the steps.",
+        "amortised: overhead with what probes and snapshots take longer than a plain step, spread over all steps.",
     )
     return Grid("who takes part", ("name", "what"), tuple((n, CONTENDERS[n].what) for n in names), notes, num_words=2)
 
@@ -64,6 +64,7 @@ def of_cell(cell: Cell) -> Grid:
                 "" if is_bare else duration(timing.overhead),
                 "" if is_bare else " to ".join(duration(bound) for bound in timing.overhead_interval),
                 "" if is_bare else decimal(timing.ratio),
+                "" if is_bare or timing.ratio_interval is None else " to ".join(map(decimal, timing.ratio_interval)),
                 "" if is_bare else decimal(timing.step_ratio),
                 "" if is_bare or timing.amortised is None else duration(timing.amortised),
                 "" if timing.probe is None else duration(timing.probe),
@@ -77,7 +78,7 @@ def of_cell(cell: Cell) -> Grid:
         f"{name}: FOUND SOMETHING, {count} records; this run was not healthy" for name, count in cell.findings.items()
     ]
     notes += [f"{name}: no snapshot, {reason}" for name, reason in cell.refusals.items()]
-    columns = ("name", "step", "overhead", "95 %", "ratio", "step ratio", "amortised", "probe", "snapshot")
+    columns = ("name", "step", "overhead", "95 %", "ratio", "95 %", "step ratio", "amortised", "probe", "snapshot")
     title = (
         f"{cell.workload}, {cell.optimizer}: {cell.num_tensors:,} tensors, {size(cell.num_bytes)} of gradients, "
         f"iteration {duration(cell.iteration)}, {cell.rounds} rounds"
@@ -141,8 +142,9 @@ def memory(result: Result) -> Grid:
                 rows.append((cell.workload, cell.optimizer, name, size(cell.num_bytes), size(held), more))
     columns = ("workload", "optimizer", "name", "gradients", "held", "peak")
     notes = (
-        "held: bytes allocated by Python, numpy and torch while the contender began and took 12 steps, and still held.",
-        "peak: peak resident memory of a process with 120 steps, less that of the bare one.",
+        "held: bytes that Python, numpy and torch allocated while a contender began and took 12 steps, and still hold.",
+        "With two snapshots, as at 10 steps of 200; with one, as else, for gpt2-124m, where no steps come first.",
+        "peak: peak resident memory of a process with 24 steps, less that of the bare one.",
     )
     return Grid("memory", columns, tuple(rows), notes, num_words=3)
 
