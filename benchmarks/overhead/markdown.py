@@ -16,7 +16,7 @@ def _section(grid: Grid) -> str:
     rule = [":---" if index < grid.num_words else "---:" for index in range(len(grid.columns))]
     lines = [_line(grid.columns), _line(rule), *(_line(row) for row in grid.rows)]
     notes = "".join(f"\n* {note}" for note in grid.notes)
-    return f"### {grid.title[:1].upper()}{grid.title[1:]}\n\n" + "\n".join(lines) + ("\n" + notes if notes else "")
+    return f"### {grid.title}\n\n" + "\n".join(lines) + ("\n" + notes if notes else "")
 
 
 def _line(cells: tuple[str, ...] | list[str]) -> str:

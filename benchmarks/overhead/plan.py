@@ -34,12 +34,12 @@ class Job:
 # Workload, optimizers, seconds a cell. Everybody takes part under the last optimizer, the core under the others.
 STANDARD: tuple[tuple[str, Sequence[str], float], ...] = (
     ("mlp-4", FAST, 3.0),
-    ("mlp-40", EVERY, 5.0),
+    ("mlp-40", EVERY, 4.0),
     ("mlp-200", FAST, 6.0),
-    ("mlp-2000", FAST, 12.0),
+    ("mlp-2000", FAST, 10.0),
     ("conv", FAST[1:], 8.0),
     ("gpt-4-layers", FAST[1:], 10.0),
-    ("gpt2-124m", FAST[1:], 25.0),
+    ("gpt2-124m", FAST[1:], 20.0),
 )
 LEFT_OUT = {("mlp-2000", "wandb")}  # takes seconds a step
 QUICK: tuple[tuple[str, Sequence[str], float], ...] = (
