@@ -1,0 +1,160 @@
+"""Times of contenders that took turns, and what follows from them. Plain arithmetic: no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+
+NUM_RESAMPLES = 400
+PLAIN, PROBE, SNAPSHOT = "plain", "probe", "snapshot"
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass
+class Samples:
+    """Seconds of one contender, one entry a round.
+
+    Args:
+        backward: zero_grad, forward and backward.
+        step: what the contender does, and the optimizer's step.
+        kinds: what else a guard did in that step: nothing ("plain"), a "probe", a "snapshot", or both ("").
+    """
+
+    backward: list[float] = field(default_factory=list)
+    step: list[float] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Periodic:
+    """How often a guard does what it does now and then.
+
+    Args:
+        probe_every: steps between probes.
+        snapshot_every: steps between snapshots; None when the policy takes none.
+    """
+
+    probe_every: int
+    snapshot_every: int | None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One contender in one cell; times are microseconds, intervals 95 %.
+
+    Args:
+        step: median of a step at which nothing else is due.
+        overhead: that less the bare step's; backward and step together where the contender works in the backward.
+        overhead_interval: of the overhead.
+        ratio: overhead divided by that of the `clip_grad_norm_` it stands against; None where that is not above zero.
+        ratio_interval: of the ratio; None where the anchor's overhead is not surely above zero.
+        step_ratio: step divided by the step of the `clip_grad_norm_` that it stands against.
+        mean_overhead: mean of all rounds, probes and snapshots as they came, less the bare mean.
+        amortised: overhead with probes and snapshots spread over the steps between them; None where none was seen.
+        probe: what a step with a probe takes longer; None where none was seen.
+        snapshot: what a step with a snapshot takes longer; None where none was seen.
+        backward: median of zero_grad, forward and backward.
+    """
+
+    step: float
+    overhead: float
+    overhead_interval: tuple[float, float]
+    ratio: float | None
+    ratio_interval: tuple[float, float] | None
+    step_ratio: float
+    mean_overhead: float
+    amortised: float | None
+    probe: float | None
+    snapshot: float | None
+    backward: float
+
+
+def compare(
+    samples: Mapping[str, Samples],
+    against: Mapping[str, str],
+    in_backward: Sequence[str] = (),
+    periodic: Mapping[str, Periodic] | None = None,
+) -> dict[str, Timing]:
+    """Return the timing of every contender.
+
+    Args:
+        samples: by contender, of one length; "bare" is among them.
+        against: the contender that each is divided by.
+        in_backward: whose backward counts.
+        periodic: of the guards.
+
+    Example:
+        >>> rounds = {"bare": [1e-4] * 9, "clip": [3e-4] * 9, "guard": [2e-4] * 9}
+        >>> samples = {name: Samples([1e-3] * 9, step, ["plain"] * 9) for name, step in rounds.items()}
+        >>> guard = compare(samples, {"bare": "clip", "clip": "clip", "guard": "clip"})["guard"]
+        >>> round(guard.overhead), round(guard.ratio, 3), round(guard.step_ratio, 3)
+        (100, 0.5, 0.667)
+    """
+    own = {name: _Own(each) for name, each in samples.items()}
+    plain = np.all([each.kinds == PLAIN for each in own.values()], axis=0)
+    rounds = np.flatnonzero(plain if plain.any() else ~plain)
+    drawn = np.random.default_rng(0).choice(rounds, (NUM_RESAMPLES, len(rounds)))
+    rows = np.vstack([rounds, drawn])  # the first row is what was measured
+
+    def overheads(name: str) -> Floats:
+        is_whole = name in in_backward
+        times, bare = own[name].times(is_whole), own["bare"].times(is_whole)
+        return np.asarray(np.median(times[rows], axis=1) - np.median(bare[rows], axis=1), dtype=np.float64)
+
+    def timing(name: str) -> Timing:
+        is_whole = name in in_backward
+        overhead, anchor = overheads(name), overheads(against[name])
+        is_seen, is_sure = anchor[0] > 0, bool(np.all(anchor > 0))
+        step, other = (float(np.median(own[each].step[rounds])) for each in (name, against[name]))
+        probe, snapshot = (own[name].extra(kind, step) for kind in (PROBE, SNAPSHOT))
+        return Timing(
+            step=step,
+            overhead=float(overhead[0]),
+            overhead_interval=_interval(overhead[1:]),
+            ratio=float(overhead[0] / anchor[0]) if is_seen else None,
+            ratio_interval=_interval(overhead[1:] / anchor[1:]) if is_sure else None,
+            step_ratio=step / other,
+            mean_overhead=float(np.mean(own[name].times(is_whole) - own["bare"].times(is_whole))),
+            amortised=_amortised(float(overhead[0]), probe, snapshot, (periodic or {}).get(name)),
+            probe=probe,
+            snapshot=snapshot,
+            backward=float(np.median(own[name].backward)),
+        )
+
+    return {name: timing(name) for name in samples}
+
+
+class _Own:
+    """The samples of one contender as arrays of microseconds."""
+
+    def __init__(self, samples: Samples) -> None:
+        self.backward = 1e6 * np.array(samples.backward, dtype=np.float64)
+        self.step = 1e6 * np.array(samples.step, dtype=np.float64)
+        self.kinds = np.array(samples.kinds)
+
+    def times(self, is_whole: bool) -> Floats:
+        return self.backward + self.step if is_whole else self.step
+
+    def extra(self, kind: str, plain: float) -> float | None:
+        """Return what a step of this kind takes longer than a plain one; None when there was none."""
+        found = self.step[self.kinds == kind]
+        return float(np.median(found)) - plain if found.size else None
+
+
+def _interval(values: Floats) -> tuple[float, float]:
+    low, high = np.quantile(values, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _amortised(overhead: float, probe: float | None, snapshot: float | None, periodic: Periodic | None) -> float | None:
+    if periodic is None:
+        return overhead
+    if probe is None or (snapshot is None and periodic.snapshot_every is not None):
+        return None
+    total = overhead + probe / periodic.probe_every
+    return total + snapshot / periodic.snapshot_every if snapshot is not None and periodic.snapshot_every else total
