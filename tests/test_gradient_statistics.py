@@ -130,7 +130,8 @@ def test_an_empty_gradient_has_no_statistics_but_a_norm():
 
 
 def test_a_sparse_gradient_without_entries_is_all_zeros():
-    sparse = torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.long), torch.zeros(0, 3), (4, 3), check_invariants=True)
+    places = torch.zeros(1, 0, dtype=torch.long)
+    sparse = torch.sparse_coo_tensor(places, torch.zeros(0, 3), (4, 3), check_invariants=True)
     found = measure(["a"], [sparse], 0, None)
     assert [getattr(found, name)[0] for name in NAMES[:-1]] == [0, 0, 0, 0, 1, 0]
     assert found.histogram[0].tolist() == [0.0] * 12 + [1.0] + [0.0] * 12
