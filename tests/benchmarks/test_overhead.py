@@ -265,6 +265,14 @@ def test_the_picture_is_drawn(tmp_path):
     assert "gradguard, preset default" in (tmp_path / "overhead.svg").read_text(encoding="utf-8")
 
 
+def test_a_picture_without_matplotlib_is_refused_before_anything_is_measured(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "benchmarks.overhead.plot", raising=False)
+    done = command("--workload", "mlp-4", "--plot", str(tmp_path / "overhead.png"))
+    assert done.exit_code == 2
+    assert "needs matplotlib" in done.output
+
+
 @pytest.mark.parametrize(
     "name",
     [info.name for info in pkgutil.iter_modules(benchmarks.overhead.__path__) if info.name not in ("__main__", "plot")],
