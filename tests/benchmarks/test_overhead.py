@@ -45,7 +45,7 @@ def times(step, backward=1000.0, kinds=None):
 
 def toy(name="toy", is_preset=False):
     make = (lambda: gpt2_small(vocabulary=11, context=5, width=4, num_layers=1)) if is_preset else None
-    small = replace(WORKLOADS["mlp-4"], name=name, settle=3)
+    small = replace(WORKLOADS["mlp-4"], name=name, settle=60)
     return Workload(name, "preset gradients", make, None, settle=0) if is_preset else small
 
 
