@@ -47,7 +47,10 @@ def main(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if plot is not None:
-        from benchmarks.overhead.plot import draw  # matplotlib is an extra; said before anything is measured
+        try:
+            from benchmarks.overhead.plot import draw
+        except ImportError as error:  # said before anything is measured
+            raise typer.BadParameter("--plot needs matplotlib: pip install -e '.[bench]'") from error
     torch.set_num_threads(threads)
     logger.remove()
     logger.add(lambda line: None)  # lines are still made, as for a user, but not shown

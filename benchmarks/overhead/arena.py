@@ -44,8 +44,8 @@ class Arena:
             norms.append(_norm(model))
         return min(norms, default=0.0) or _norm(self.model)
 
-    def admit(self, contender: Contender) -> Entrant:
-        """Make a contender ready.
+    def admit(self, contender: Contender, is_alone: bool = False) -> Entrant:
+        """Make a contender ready, on a copy of the model unless nobody else is to come.
 
         Preset gradients are one set for all. Those who keep nothing on the model or the optimizer then share these too:
         at 124 M parameters a copy takes 1.5 GB.
@@ -55,7 +55,7 @@ class Arena:
         if self._preset and not contender.is_guard:
             self._shared = self._shared or self._setting(self.model, place)
             return Entrant(contender, self._shared, PRESET_LOSS, settle)
-        model = copy.deepcopy(self.model)
+        model = self.model if is_alone else copy.deepcopy(self.model)
         for param, gradient in zip(model.parameters(), self._preset, strict=bool(self._preset)):
             param.grad = gradient
         loss = PRESET_LOSS

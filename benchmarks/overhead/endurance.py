@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ def endure(steps: int, stretch: int = STRETCH, on_step: Callable[[int], None] = 
         stretch: steps of each part.
         on_step: called with the number of steps done, now and then.
     """
+    gc.collect()  # what was measured before is not part of this
     torch.manual_seed(0)
     workload = WORKLOADS[WORKLOAD]
     model = workload.make()

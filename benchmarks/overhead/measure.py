@@ -23,6 +23,7 @@ from benchmarks.overhead.workloads import Workload
 
 
 MAX_ROUNDS = 400
+NOISY_SHARE = 0.2  # of the time, for each contender that has a pass of its own
 PATIENCE = 2.0  # times the seconds asked for, after which even `min_rounds` are not waited for
 
 OnRound = Callable[[float], None]  # takes the share of the cell that is done
@@ -50,14 +51,14 @@ def measure(
     skipped = {contender.name: reason for contender in contenders if (reason := reason_to_skip(contender, workload))}
     able = [contender for contender in contenders if contender.name not in skipped]
     quiet = [contender for contender in able if not contender.is_noisy]
-    passes = [
-        quiet,
-        *([*(CONTENDERS[name] for name in ANCHORS), contender] for contender in able if contender.is_noisy),
-    ]
-    cells = []
-    for number, group in enumerate(passes):
-        turns = Turns(rounds, seconds / len(passes), lambda share, done=number: on_round((done + share) / len(passes)))
+    anchors = [CONTENDERS[name] for name in ANCHORS]
+    passes = [quiet, *([*anchors, contender] for contender in able if contender.is_noisy)]
+    shares = [1.0 - NOISY_SHARE * (len(passes) - 1), *([NOISY_SHARE] * (len(passes) - 1))]
+    cells, done = [], 0.0
+    for group, part in zip(passes, shares, strict=True):
+        turns = Turns(rounds, part * seconds, lambda share, done=done, part=part: on_round(done + part * share))
         cells.append(_measure(workload, optimizer, group, turns))
+        done += part
     noisy = {name: cell.timings[name] for cell in cells[1:] for name in cell.timings if CONTENDERS[name].is_noisy}
     held = {name: cell.held[name] for cell in cells for name in cell.timings}
     return replace(cells[0], timings=cells[0].timings | noisy, skipped=skipped, held=held)

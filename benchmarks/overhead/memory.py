@@ -45,13 +45,14 @@ def run(workload: str, optimizer: str, contender: str, steps: int) -> int:
     from loguru import logger
 
     from benchmarks.overhead.arena import Arena
-    from benchmarks.overhead.contenders import CONTENDERS
+    from benchmarks.overhead.contenders import CONTENDERS, warm_up
     from benchmarks.overhead.workloads import WORKLOADS
 
     logger.remove()
+    warm_up()
     with TemporaryDirectory(prefix="overhead-") as folder:
         arena = Arena(WORKLOADS[workload], optimizer, Path(folder))
-        entrant = arena.admit(CONTENDERS[contender])
+        entrant = arena.admit(CONTENDERS[contender], is_alone=True)
         for step in range(steps):
             entrant.take_turn(arena.batch(step))
         entrant.running.close()

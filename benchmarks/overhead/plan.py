@@ -36,7 +36,7 @@ STANDARD: tuple[tuple[str, Sequence[str], float], ...] = (
     ("mlp-4", FAST, 3.0),
     ("mlp-40", EVERY, 4.0),
     ("mlp-200", FAST, 6.0),
-    ("mlp-2000", FAST, 10.0),
+    ("mlp-2000", FAST, 14.0),
     ("conv", FAST[1:], 8.0),
     ("gpt-4-layers", FAST[1:], 10.0),
     ("gpt2-124m", FAST[1:], 20.0),

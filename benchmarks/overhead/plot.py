@@ -82,11 +82,11 @@ def _one_each(cells: tuple[Cell, ...]) -> list[Cell]:
 
 def _panel(axes: Any, cells: list[Cell], across: str) -> None:
     for name, (colour, marker, words) in STYLES.items():
-        points = sorted((getattr(cell, across), cell.timings[name]) for cell in cells if _is_seen(cell, name))
-        if points:
-            x, timings = zip(*points, strict=True)
+        seen = sorted((cell for cell in cells if _is_seen(cell, name)), key=lambda cell: getattr(cell, across))
+        if seen:
+            timings = [cell.timings[name] for cell in seen]
             axes.errorbar(
-                x,
+                [getattr(cell, across) for cell in seen],
                 [1e-6 * timing.overhead for timing in timings],
                 yerr=[_below(timings), _above(timings)],
                 color=colour,
@@ -106,9 +106,9 @@ def _is_seen(cell: Cell, name: str) -> bool:
     return name in cell.timings and cell.timings[name].overhead_interval[0] > 0
 
 
-def _below(timings: tuple[Timing, ...]) -> list[float]:
+def _below(timings: list[Timing]) -> list[float]:
     return [1e-6 * max(0.0, timing.overhead - timing.overhead_interval[0]) for timing in timings]
 
 
-def _above(timings: tuple[Timing, ...]) -> list[float]:
+def _above(timings: list[Timing]) -> list[float]:
     return [1e-6 * max(0.0, timing.overhead_interval[1] - timing.overhead) for timing in timings]

@@ -45,7 +45,7 @@ def times(step, backward=1000.0, kinds=None):
 
 def toy(name="toy", is_preset=False):
     make = (lambda: gpt2_small(vocabulary=11, context=5, width=4, num_layers=1)) if is_preset else None
-    small = replace(WORKLOADS["mlp-4"], name=name, settle=3)
+    small = replace(WORKLOADS["mlp-4"], name=name, settle=60)
     return Workload(name, "preset gradients", make, None, settle=0) if is_preset else small
 
 
@@ -263,6 +263,14 @@ def test_the_picture_is_drawn(tmp_path):
     result = Result({}, (hand_made(250), hand_made(200, "mlp-200")), (), (), ())
     draw(result, tmp_path / "overhead.svg")
     assert "gradguard, preset default" in (tmp_path / "overhead.svg").read_text(encoding="utf-8")
+
+
+def test_a_picture_without_matplotlib_is_refused_before_anything_is_measured(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "benchmarks.overhead.plot", raising=False)
+    done = command("--workload", "mlp-4", "--plot", str(tmp_path / "overhead.png"))
+    assert done.exit_code == 2
+    assert "needs matplotlib" in done.output
 
 
 @pytest.mark.parametrize(
