@@ -75,6 +75,10 @@ class Diagnosis(Component, Generic[S]):
     sees_scaler_skips: ClassVar[bool] = False
     is_foreseeable: ClassVar[bool] = False
 
+    def rests_when_quiet(self) -> bool:
+        """Return whether `update` neither finds nor changes anything on a `StepStats.is_quiet` step after another."""
+        return False
+
     def windows(self) -> Sequence[int]:
         """Return the sizes (steps) of the rolling windows of gradient norms that `update` reads."""
         return ()

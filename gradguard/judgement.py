@@ -70,13 +70,20 @@ class Judgement:
             shared[key].rules.append((index, rule))
         self.windows = {size: NormWindow(len(table) + 1, size) for size in sorted(sizes)}
         self.losses = {size: LossWindow(size) for size in sorted(loss_sizes)}
+        self._watchful = [entry for entry in self.entries if not entry.diagnosis.rests_when_quiet()]
+        self._was_quiet = False  # diagnoses that rest are still asked on the first quiet step
         self._scaler_entries = [entry for entry in self.entries if entry.diagnosis.sees_scaler_skips]
 
     def judge(self, stats: StepStats) -> list[tuple[Rule, Finding]]:
         """Return what every rule's diagnosis found at this step, in the policy's order."""
         stats.windows, stats.losses = self.windows, self.losses
         found: list[tuple[int, Rule, Finding]] = []
-        for entry in self._scaler_entries if stats.found_inf else self.entries:
+        is_quiet = stats.is_quiet()
+        entries = self._scaler_entries if stats.found_inf else self.entries
+        if is_quiet and self._was_quiet:
+            entries = self._watchful
+        self._was_quiet = is_quiet
+        for entry in entries:
             try:
                 entry.state, finding = entry.update(entry.state, stats)
             except Exception as error:  # a diagnosis may be anyone's; the training must not end with it
@@ -100,10 +107,17 @@ class Judgement:
             for _, rule in entry.rules
         }
 
-    def learn(self, levels: FloatArray, loss: float, has_loss: bool) -> None:
-        """Take an accepted step's norms, as measured, and its loss into the rolling statistics."""
+    def learn(self, levels: FloatArray, loss: float, has_loss: bool, is_plain: bool = False) -> None:
+        """Take an accepted step's norms, as measured, and its loss into the rolling statistics.
+
+        Args:
+            levels: (P + 1,) float32.
+            loss: of the step; not read without `has_loss`.
+            has_loss: whether one was observed.
+            is_plain: all levels are known to be finite and > 0.
+        """
         for window in self.windows.values():
-            window.push(levels)
+            window.push(levels, is_plain)
         if has_loss:
             for losses in self.losses.values():
                 losses.push(loss)
@@ -116,6 +130,7 @@ class Judgement:
             losses.forget()
         for entry in self.entries:
             entry.state = entry.diagnosis.init(self.table, entry.rows)
+        self._was_quiet = False
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of all windows and states."""
@@ -133,3 +148,4 @@ class Judgement:
             losses.load_state_dict(state["losses"][size])
         for entry, dumped in zip(self.entries, state["states"], strict=True):
             entry.state = entry.diagnosis.load_state(entry.diagnosis.init(self.table, entry.rows), dumped)
+        self._was_quiet = False

@@ -151,11 +151,14 @@ class Monitor:
         if self._is_sometimes_absent or not self._is_uniform:
             wide[wide == ABSENT] = 0.0
         total = math.sqrt(float(wide.dot(wide)))
-        stats.finite = True
+        stats.finite = stats.is_plain = True
         stats.overflowed = ()
         stats.exact_norms = {}
         stats.nonfinite = {}
+        if np.count_nonzero(wide) < len(wide):  # no gradient counts as a norm of 0
+            stats.is_plain = False
         if not total < math.inf:
+            stats.is_plain = False
             total = self._look_closer(grads, stats, wide, inverse_scale)
         stats.global_norm = total
         stats.levels[0] = min(total, FLOAT32_MAX) if stats.finite else total
@@ -220,6 +223,7 @@ class Monitor:
         stats.exact_norms, stats.overflowed = {}, ()
         total = float(norms.dot(norms))
         stats.finite = total < math.inf
+        stats.is_plain = stats.finite and np.count_nonzero(norms) == len(stats.norms)
         stats.nonfinite = {}
         if not stats.finite:
             bad = np.flatnonzero(~np.isfinite(stats.norms)).tolist()

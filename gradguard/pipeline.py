@@ -230,7 +230,7 @@ class Pipeline:
         if stats.found_inf:
             flags |= Flag.SKIPPED_BY_SCALER
         elif stats.finite and self.target.restored is None:
-            self.judgement.learn(stats.levels, stats.loss, stats.has_loss)
+            self.judgement.learn(stats.levels, stats.loss, stats.has_loss, stats.is_plain)
         if stats.is_stale:
             flags |= Flag.STALE
         self.recorder.row(

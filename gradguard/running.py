@@ -14,10 +14,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gradguard.stats import FloatArray
 
 
+FLOAT32_MAX = np.finfo(np.float32).max
+SORT_EVERY = 8  # pushes, at most
 OUTLIERS = 3  # that do not hide the next one: as many as there may be before a rule climbs its ladder
 MAD_TO_SIGMA = 1.4826  # makes the median absolute deviation agree with the standard deviation of a normal distribution
 
@@ -45,46 +48,91 @@ class NormWindow:
         num_rows: R.
         size: W, steps, >= 2.
 
+    Medians are only sorted out when someone asks for them, or when so many steps have come that the bound of
+    `is_surely_below` no longer holds: on a healthy step one row of the ring is all that is written.
+
     Attributes:
-        median: (R,) float32, lower median of each row's accepted values; NaN while there are none.
+        ring: (W, R) float32, the values; NaN where none was accepted.
         steps: steps pushed so far, counted up to `size`.
-        counts: (R,) int, accepted values in each row's window.
     """
 
     def __init__(self, num_rows: int, size: int) -> None:
         self.size = size
-        self.ring: FloatArray = np.full((num_rows, size), np.nan, dtype=np.float32)
-        self.median: FloatArray = np.full(num_rows, np.nan, dtype=np.float32)
-        self.counts = np.zeros(num_rows, dtype=np.int64)
+        self.ring: FloatArray = np.full((size, num_rows), np.nan, dtype=np.float32)
         self.steps = 0
         self.position = 0
         self.gaps = 0  # steps for which the window may hold slots without a value; 0 means that it is full of values
+        self._median: FloatArray = np.full(num_rows, np.nan, dtype=np.float32)
+        self._counts = np.zeros(num_rows, dtype=np.int64)
+        self._floor: FloatArray | None = None  # below every median for as long as `_left` > 0
+        self._left = 0  # pushes until the medians must be sorted out again
+        self._is_sorted = True
+        self._limits: dict[float, FloatArray] = {}
 
-    def push(self, values: FloatArray) -> None:
-        """Take in one step's values, (R,) float32."""
+    @property
+    def median(self) -> FloatArray:
+        """(R,) float32, lower median of each row's accepted values; NaN while there are none."""
+        self._sort()
+        return self._median
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """(R,) accepted values in each row's window."""
+        self._sort()
+        return self._counts
+
+    def push(self, values: FloatArray, is_plain: bool = False) -> None:
+        """Take in one step's values, (R,) float32; `is_plain` says that all of them are known to be accepted."""
         if self.steps < self.size:
             self.steps += 1
-        filled = self.ring[:, : self.steps]
-        accepted = (values > 0.0) & (values < np.inf)
-        if np.count_nonzero(accepted) == len(values):
-            self.ring[:, self.position] = values
+        accepted = None if is_plain else (values > 0.0) & (values < np.inf)
+        if accepted is None or np.count_nonzero(accepted) == len(values):
+            self.ring[self.position] = values
             self.gaps = max(0, self.gaps - 1)
         else:
-            self.ring[:, self.position] = np.where(accepted, values, np.nan)
+            self.ring[self.position] = np.where(accepted, values, np.nan)
             self.gaps = self.size
         self.position = (self.position + 1) % self.size
-        ordered = np.sort(filled, axis=1)
+        self._is_sorted = False
+        self._left -= 1
+        if self._left <= 0 or self.gaps:
+            self._sort()
+
+    def _sort(self) -> None:
+        if self._is_sorted:
+            return
+        self._is_sorted = True
+        self._limits = {}
+        ordered = np.sort(self.ring[: self.steps].T, axis=1)
+        middle = (self.steps - 1) // 2
         if self.gaps:
-            self.counts = np.count_nonzero(ordered == ordered, axis=1)
-            middle = np.maximum(self.counts - 1, 0) // 2
-            self.median = np.take_along_axis(ordered, middle[:, None], axis=1)[:, 0]
+            self._counts = np.count_nonzero(ordered == ordered, axis=1)
+            middles = np.maximum(self._counts - 1, 0) // 2
+            self._median = np.take_along_axis(ordered, middles[:, None], axis=1)[:, 0]
+            self._floor = None
         else:
-            self.counts[:] = self.steps
-            self.median = ordered[:, (self.steps - 1) // 2]
+            self._counts = np.full(len(ordered), self.steps)
+            self._median = ordered[:, middle]
+            self._left = min(SORT_EVERY, middle)
+            self._floor = ordered[:, middle - self._left]
+
+    def is_surely_below(self, values: FloatArray, ratio: float) -> bool:
+        """Return True only if no value is above `ratio` times its row's median; False if that is not known cheaply.
+
+        Each push moves a median by one place among the sorted values at most, so that k places below the last sorted
+        median there is a bound for the next k pushes.
+        """
+        if self._floor is None:
+            return False
+        limits = self._limits.get(ratio)
+        if limits is None:
+            ratio32 = np.float32(ratio * (1.0 - 1e-6))
+            limits = self._limits[ratio] = np.minimum(self._floor, FLOAT32_MAX / ratio32) * ratio32
+        return not np.count_nonzero(values > limits)
 
     def log_deviation(self, row: int) -> float:
         """Return 1.4826 MAD of the logarithms in one row's window, a robust standard deviation of ln(value)."""
-        values = self.ring[row, : self.steps]
+        values = self.ring[: self.steps, row]
         logs = np.log(values[np.isfinite(values)].astype(np.float64))
         if logs.size == 0:
             return math.nan
@@ -92,38 +140,31 @@ class NormWindow:
 
     def upper(self, row: int) -> float:
         """Return the largest accepted value in one row's window but for outliers, NaN when there is none."""
-        values = self.ring[row, : self.steps]
+        values = self.ring[: self.steps, row]
         return largest_but_outliers(sorted(values[np.isfinite(values)].tolist()))
 
     def maximum(self, row: int) -> float:
         """Return the largest accepted value in one row's window, NaN when there is none."""
-        values = self.ring[row, : self.steps]
+        values = self.ring[: self.steps, row]
         values = values[np.isfinite(values)]
         return float(values.max()) if values.size else math.nan
 
     def forget(self) -> None:
         """Empty the window."""
-        self.__init__(self.ring.shape[0], self.size)  # type: ignore[misc]
+        self.__init__(self.ring.shape[1], self.size)  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the window."""
-        return {
-            "ring": self.ring.copy(),
-            "median": self.median.copy(),
-            "counts": self.counts.copy(),
-            "steps": self.steps,
-            "position": self.position,
-            "gaps": self.gaps,
-        }
+        return {"ring": self.ring.copy(), "steps": self.steps, "position": self.position, "gaps": self.gaps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put a copied window back."""
+        self.__init__(self.ring.shape[1], self.size)  # type: ignore[misc]
         self.ring = np.array(state["ring"], dtype=np.float32)
-        self.median = np.array(state["median"], dtype=np.float32)
-        self.counts = np.array(state["counts"], dtype=np.int64)
         self.steps = int(state["steps"])
         self.position = int(state["position"])
         self.gaps = int(state["gaps"])
+        self._is_sorted = not self.steps
 
 
 class LossWindow:

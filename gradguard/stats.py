@@ -6,6 +6,7 @@ row i + 1 is parameter i.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,6 +56,7 @@ class StepStats:
         global_norm: row 0 in float64.
         finite: every gradient entry is finite.
         overflowed: rows of parameters whose norm overflowed their own dtype although every entry is finite.
+        is_plain: every parameter has a gradient, and every norm is finite and > 0.
         exact_norms: {row: norm} where float32 cannot hold the norm.
         nonfinite: {row: (NaN entries, infinite entries)} of parameters with non-finite gradients.
         is_late: the gradients were gone when these numbers arrived: in `nonfinite` 1 stands for "some", and an infinite
@@ -81,6 +83,7 @@ class StepStats:
         "global_norm",
         "has_loss",
         "is_late",
+        "is_plain",
         "is_stale",
         "levels",
         "loss",
@@ -96,6 +99,18 @@ class StepStats:
         "weight_norms",
         "windows",
     )
+
+    def is_quiet(self) -> bool:
+        """Return whether only the size of norms and loss can be wrong: finite, fresh gradients, no loss scale."""
+        return (
+            self.finite
+            and not self.overflowed
+            and not self.bad_state
+            and not self.is_stale
+            and not self.found_inf
+            and self.loss_scale == 1.0
+            and (not self.has_loss or isfinite(self.loss))
+        )
 
     def norm(self, row: int) -> float:
         """Return the gradient norm of one parameter, exact beyond float32."""
@@ -117,6 +132,7 @@ class StepStats:
         self.sgd_reach = float("inf")
         self.bad_state: tuple[str, ...] = ()
         self.is_late = False
+        self.is_plain = False
         self.is_stale = False
         self.loss_scale = 1.0
         self.scaler_skips = 0

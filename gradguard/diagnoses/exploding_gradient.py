@@ -88,6 +88,9 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     def windows(self) -> Sequence[int]:
         return (self.window,)
 
+    def rests_when_quiet(self) -> bool:
+        return self.about == "overflow"
+
     def init(self, table: ParameterTable, rows: Sequence[int]) -> ExplodingState:
         covers_all = len(rows) == len(table)
         mask = np.zeros(len(table) + 1, dtype=bool)
@@ -96,14 +99,14 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         return ExplodingState(table, mask, covers_all, np.full(len(table) + 1, -10, dtype=np.int64))
 
     def update(self, state: ExplodingState, stats: StepStats) -> tuple[ExplodingState, Finding | None]:
-        window = stats.windows[self.window]
-        before = state.last_norm
-        if stats.finite:
-            state.last_norm = stats.global_norm
         if self.about != "level" and (rows := [row for row in stats.overflowed if state.rows[row + 1]]):
             return state, self._overflow(state, stats, rows)
         if self.about == "overflow":
             return state, None
+        window = stats.windows[self.window]
+        before = state.last_norm
+        if stats.finite:
+            state.last_norm = stats.global_norm
         if state.covers_all and stats.finite and stats.lr * stats.global_norm > self.max_update * stats.sgd_reach:
             is_hopeless = stats.lr * stats.global_norm > HOPELESS * self.max_update * stats.sgd_reach
             if stats.global_norm > GROWTH * before > 0 or (is_hopeless and state.table.is_matrix.sum() > 1):
@@ -112,6 +115,8 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
             return state, self._early(state, stats, window)
         if state.start is None:
             state.start = window.median.copy()
+        if window.is_surely_below(stats.levels, self.ratio):
+            return state, None
         hot = stats.levels * np.float32(1.0 / self.ratio) > window.median  # written so that nothing can overflow
         if not np.count_nonzero(hot) or not stats.finite:
             return state, None

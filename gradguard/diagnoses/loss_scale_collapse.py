@@ -48,6 +48,9 @@ class LossScaleCollapse(Diagnosis[LossScaleState]):
     skips: int = Field(default=5, ge=1)
     min_scale: float = Field(default=1.0, gt=0)
 
+    def rests_when_quiet(self) -> bool:
+        return self.min_scale <= 1.0
+
     def init(self, table: ParameterTable, rows: Sequence[int]) -> LossScaleState:
         return LossScaleState()
 

@@ -51,6 +51,9 @@ class Nonfinite(Diagnosis[NonfiniteState]):
 
     where: Literal["any", "batch", "state"] = Field(default="any")
 
+    def rests_when_quiet(self) -> bool:
+        return True
+
     def init(self, table: ParameterTable, rows: Sequence[int]) -> NonfiniteState:
         return NonfiniteState(table, frozenset(rows), len(rows) == len(table))
 

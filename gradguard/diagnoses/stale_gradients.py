@@ -39,6 +39,9 @@ class StaleGradients(Diagnosis[StaleState]):
 
     steps: int = Field(default=3, ge=1)
 
+    def rests_when_quiet(self) -> bool:
+        return True
+
     def init(self, table: ParameterTable, rows: Sequence[int]) -> StaleState:
         return StaleState()
 
