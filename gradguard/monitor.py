@@ -26,6 +26,7 @@ from gradguard.transfer import Transfer
 
 FLOAT64_MAX = float(np.finfo(np.float64).max)
 DOUBLE = (torch.float64, torch.complex128)
+FEW = 64  # parameters, up to which Python's own arithmetic takes less time than three calls of numpy
 LARGEST_SQUARABLE = math.sqrt(FLOAT32_MAX)
 
 
@@ -147,19 +148,17 @@ class Monitor:
             stats.norms[present] = grad_norms([grads[i] for i in present])  # type: ignore[misc]
 
     def _finish(self, grads: list[Tensor | None], stats: StepStats, inverse_scale: float) -> None:
-        wide = stats.norms.astype(np.float64)
+        norms = stats.norms
         if self._is_sometimes_absent or not self._is_uniform:
-            wide[wide == ABSENT] = 0.0
-        total = math.sqrt(float(wide.dot(wide)))
-        stats.finite = stats.is_plain = True
+            norms = np.maximum(norms, 0.0)  # an absent gradient has none
+        total, stats.is_plain = _sum_up(norms)
+        stats.finite = True
         stats.overflowed = ()
         stats.exact_norms = {}
         stats.nonfinite = {}
-        if np.count_nonzero(wide) < len(wide):  # no gradient counts as a norm of 0
-            stats.is_plain = False
         if not total < math.inf:
             stats.is_plain = False
-            total = self._look_closer(grads, stats, wide, inverse_scale)
+            total = self._look_closer(grads, stats, norms.astype(np.float64), inverse_scale)
         stats.global_norm = total
         stats.levels[0] = min(total, FLOAT32_MAX) if stats.finite else total
 
@@ -221,14 +220,14 @@ class Monitor:
         stats.norms.fill(ABSENT)
         stats.norms[rows] = norms
         stats.exact_norms, stats.overflowed = {}, ()
-        total = float(norms.dot(norms))
-        stats.finite = total < math.inf
-        stats.is_plain = stats.finite and np.count_nonzero(norms) == len(stats.norms)
+        stats.global_norm, is_plain = _sum_up(np.maximum(stats.norms, 0.0))
+        stats.finite = stats.global_norm < math.inf
+        stats.is_plain = stats.finite and is_plain
         stats.nonfinite = {}
         if not stats.finite:
             bad = np.flatnonzero(~np.isfinite(stats.norms)).tolist()
             stats.nonfinite = {row: (1, 0) if math.isnan(stats.norms[row]) else (0, 1) for row in bad}
-        stats.global_norm = math.sqrt(total)
+            stats.global_norm = math.nan if np.isnan(stats.norms).any() else math.inf
         stats.levels[0] = min(stats.global_norm, FLOAT32_MAX) if stats.finite else stats.global_norm
 
     def probe(self, stats: StepStats) -> None:
@@ -267,6 +266,15 @@ class Monitor:
     def nonfinite_parameters(self) -> tuple[str, ...]:
         """Return the names of monitored parameters that hold NaN or infinite entries."""
         return tuple(self.table.names[i] for i in nonfinite_tensors([param.detach() for param in self.params]))
+
+
+def _sum_up(norms: FloatArray) -> tuple[float, bool]:
+    """Return the L2 norm of norms, in float64, and whether all of them are above 0; without arrays if they are few."""
+    if len(norms) <= FEW:
+        values = norms.tolist()
+        return math.hypot(*values), min(values, default=0.0) > 0.0
+    wide = norms.astype(np.float64)
+    return math.sqrt(float(wide.dot(wide))), bool(np.count_nonzero(norms) == len(norms))
 
 
 def _numpy(values: Tensor) -> FloatArray:

@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
+from operator import gt
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from gradguard.stats import FloatArray
 
 
 FLOAT32_MAX = np.finfo(np.float32).max
+FEW = 64  # rows, up to which comparing lists takes less time than calling numpy
 SORT_EVERY = 8  # pushes, at most
 OUTLIERS = 3  # that do not hide the next one: as many as there may be before a rule climbs its ladder
 MAD_TO_SIGMA = 1.4826  # makes the median absolute deviation agree with the standard deviation of a normal distribution
@@ -67,7 +69,7 @@ class NormWindow:
         self._floor: FloatArray | None = None  # below every median for as long as `_left` > 0
         self._left = 0  # pushes until the medians must be sorted out again
         self._is_sorted = True
-        self._limits: dict[float, FloatArray] = {}
+        self._limits: dict[float, FloatArray | list[float]] = {}
 
     @property
     def median(self) -> FloatArray:
@@ -127,7 +129,10 @@ class NormWindow:
         limits = self._limits.get(ratio)
         if limits is None:
             ratio32 = np.float32(ratio * (1.0 - 1e-6))
-            limits = self._limits[ratio] = np.minimum(self._floor, FLOAT32_MAX / ratio32) * ratio32
+            array = np.minimum(self._floor, FLOAT32_MAX / ratio32) * ratio32
+            limits = self._limits[ratio] = array.tolist() if len(array) <= FEW else array
+        if limits.__class__ is list:
+            return not any(map(gt, values.tolist(), limits))
         return not np.count_nonzero(values > limits)
 
     def log_deviation(self, row: int) -> float:

@@ -99,6 +99,9 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         return ExplodingState(table, mask, covers_all, np.full(len(table) + 1, -10, dtype=np.int64))
 
     def update(self, state: ExplodingState, stats: StepStats) -> tuple[ExplodingState, Finding | None]:
+        if self._is_calm(state, stats):
+            state.last_norm = stats.global_norm
+            return state, None
         if self.about != "level" and (rows := [row for row in stats.overflowed if state.rows[row + 1]]):
             return state, self._overflow(state, stats, rows)
         if self.about == "overflow":
@@ -115,12 +118,19 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
             return state, self._early(state, stats, window)
         if state.start is None:
             state.start = window.median.copy()
-        if window.is_surely_below(stats.levels, self.ratio):
-            return state, None
         hot = stats.levels * np.float32(1.0 / self.ratio) > window.median  # written so that nothing can overflow
         if not np.count_nonzero(hot) or not stats.finite:
             return state, None
         return state, self._judge(state, stats, window, np.flatnonzero(hot & state.rows))
+
+    def _is_calm(self, state: ExplodingState, stats: StepStats) -> bool:
+        """Return True only on a step that surely is no finding, by comparisons that a healthy step can afford."""
+        return (
+            stats.is_plain
+            and state.start is not None
+            and stats.lr * stats.global_norm <= self.max_update * stats.sgd_reach
+            and stats.windows[self.window].is_surely_below(stats.levels, self.ratio)
+        )
 
     def triggers(self, state: ExplodingState, stats: StepStats) -> Sequence[Trigger]:
         if not state.covers_all or self.about == "overflow":
