@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradguard.buffer_shadow import Place
 from gradguard.device_verdict import DeviceVerdict, take_verdict
 from gradguard.exchange import Exchange
 from gradguard.foresight import Foresight
@@ -36,16 +37,19 @@ WATCHFUL = 10  # steps after a finding, a start or a rollback that are judged at
 
 @dataclass
 class Underway:
-    """A step that the device has decided about and the host knows nothing of yet."""
+    """A step that the device has decided about and the host knows nothing of yet.
+
+    `places` are those of buffers that the device cannot put back.
+    """
 
     step: int
     lr: float
     is_stale: bool
-    loss: float | None
     rows: list[int]
     sample_ids: SampleIds
     verdict: DeviceVerdict
     transfer: Transfer
+    places: list[Place] = field(default_factory=list)
 
 
 class DeferredPipeline(Pipeline):
@@ -61,26 +65,33 @@ class DeferredPipeline(Pipeline):
     ) -> None:
         super().__init__(monitor, policy, scaler, recorder, on_fault)
         self._foresight = Foresight(policy)
+        self._needs_device = self._foresight.needs_device()
         self._underway: Underway | None = None
         self._unread_probe: Callable[[StepStats], None] | None = None
         self._first_deferred = 1  # the first step makes the optimizer's state, which a skipped kernel would leave unset
         self._must_drop = False
-        self.reasons_to_wait = tuple(self._reasons_to_wait(policy, scaler))
+        self._scaler = scaler
+        self.reasons_to_wait = tuple(self._reasons_to_wait())
 
-    def _reasons_to_wait(self, policy: Policy, scaler: torch.amp.GradScaler | None) -> list[str]:
+    def _reasons_to_wait(self) -> list[str]:
         """Return why no step can be left to the device."""
         reasons = self._foresight.reasons_to_wait(self._stats_to_come())
-        if self._foresight.needs_device() and self.target.grad_scale is None:
+        if not self._has_device():
             reasons.append(
                 "the optimizer cannot skip or clip on the device: use SGD, Adam, AdamW or Adagrad with fused=True"
             )
-        if scaler is not None and scaler.is_enabled():
+        if self._scaler is not None and self._scaler.is_enabled():
             reasons.append("GradScaler reads its scale on the host")
         if any(not isinstance(group.get("lr", 0.0), (int, float)) for group in self.target.optimizer.param_groups):
             reasons.append("the learning rate is a tensor")
         if Exchange.is_needed():
             reasons.append("ranks agree on the loss through the host")
         return reasons
+
+    def _has_device(self) -> bool:
+        """Return whether the optimizer's kernels can do what the policy may ask of them."""
+        scale = self.target.grad_scale
+        return not self._needs_device or (scale is not None and scale.is_usable())
 
     def _stats_to_come(self) -> StepStats:
         """Return the stats with what is known about the step that comes."""
@@ -92,6 +103,7 @@ class DeferredPipeline(Pipeline):
         """See `Pipeline.parameters_changed`: the step to come makes new state, as the first one did."""
         self._underway = self._unread_probe = None
         self._first_deferred = self.step + 1
+        self.reasons_to_wait = tuple(self._reasons_to_wait())
 
     def before_step(self, losses: Sequence[Any], sample_ids: SampleIds = ()) -> None:
         """See `Pipeline.before_step`."""
@@ -111,6 +123,8 @@ class DeferredPipeline(Pipeline):
         if self.reasons_to_wait or self.step < self._first_deferred or self.start_versions:
             return False
         if self.stats.bad_state or self.target.effects or self.monitor.has_new_layout():
+            return False
+        if not self._has_device():
             return False
         if hasattr(self.target.optimizer, "grad_scale"):  # someone scales the loss
             return False
@@ -146,7 +160,6 @@ class DeferredPipeline(Pipeline):
             step=self.step,
             lr=stats.lr,
             is_stale=self.watch.is_stale,
-            loss=mean_loss(losses) if losses and loss is None else None,
             rows=rows,
             sample_ids=sample_ids,
             verdict=verdict,
@@ -161,7 +174,7 @@ class DeferredPipeline(Pipeline):
         self.take_effects_off()
         self.watch.after_step()
         if self.target.buffers is not None and len(self.target.buffers):
-            self.target.buffers.accept(unless=self._underway.verdict.is_skipped)
+            self._underway.places = self.target.buffers.accept(unless=self._underway.verdict.is_skipped)
         self.step += 1
         if self.step >= self.periodic.next_due:
             if self.periodic.is_more_than_probe_due(self.step):
@@ -192,15 +205,15 @@ class DeferredPipeline(Pipeline):
         arrived = underway.transfer.read()
         stats, target = self.stats, self.target
         stats.step, stats.lr, stats.is_stale = underway.step, underway.lr, underway.is_stale
-        loss = float(arrived["loss"][0]) if "loss" in arrived else underway.loss
-        stats.has_loss, stats.loss = loss is not None, math.nan if loss is None else loss
+        stats.has_loss = "loss" in arrived
+        stats.loss = float(arrived["loss"][0]) if stats.has_loss else math.nan
         self.monitor.read_late(stats, underway.rows, arrived["norms"])
         target.begin()
         target.is_past = stats.is_late = True
         target.was_skipped = bool(arrived["is_skipped"][0]) if "is_skipped" in arrived else False
         self.findings, self.records = [], []
         if target.was_skipped and target.buffers is not None:
-            target.buffers.restore()  # the few that the device could not put back
+            target.buffers.restore_at(underway.places)
         self._judge(underway.sample_ids)
         factor = float(arrived["factor"][0]) if "factor" in arrived else 1.0
         is_same_factor = target.was_skipped or math.isclose(factor, target.clip_coef, rel_tol=1e-3)
@@ -218,12 +231,12 @@ class DeferredPipeline(Pipeline):
 
 
 def _device_loss(losses: Sequence[Any], norms: Tensor) -> Tensor | None:
-    """Return the mean of the losses on the device of the norms, () float64; None when none of them is there."""
-    if not any(isinstance(loss, Tensor) and loss.device == norms.device for loss in losses):
+    """Return the mean of the losses on the device of the norms, () float64; None when there are none."""
+    if not losses:
         return None
     wide = torch.float32 if norms.device.type == "mps" else torch.float64
-    terms = [loss.reshape(()).to(norms.device, wide) if isinstance(loss, Tensor) else loss for loss in losses]
     mean = torch.zeros((), dtype=wide, device=norms.device)
-    for term in terms:
-        mean += term / len(terms)
+    for loss in losses:
+        is_there = isinstance(loss, Tensor) and loss.device == norms.device
+        mean += (loss.reshape(()).to(wide) if is_there else float(loss)) / len(losses)
     return mean

@@ -245,7 +245,9 @@ class Monitor:
         stats.norms.fill(ABSENT)
         stats.norms[rows] = norms
         stats.exact_norms, stats.overflowed = {}, ()
-        total = float(norms.dot(norms))
+        wide = stats.norms.astype(np.float64)
+        wide[wide == ABSENT] = 0.0
+        total = float(wide.dot(wide))
         stats.finite = total < math.inf
         stats.nonfinite = {}
         if not stats.finite:
