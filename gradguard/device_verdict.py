@@ -57,7 +57,8 @@ def take_verdict(plan: Plan, norms: Tensor, loss: Tensor | None) -> DeviceVerdic
         for condition, limit in reversed(alternatives):  # the first that fires has the last word
             fired = is_finite if condition is None else _fires(condition, measured, is_finite, loss)
             if fired is not None:
-                coefficient = (limit / (norm + 1e-6)).clamp(max=1.0)
+                # A number over a tensor would be rounded twice: torch multiplies by the reciprocal.
+                coefficient = (torch.tensor(limit, dtype=wide) / (norm + 1e-6)).clamp(max=1.0)
                 due = torch.where(fired & is_finite, coefficient, 1.0 if due is None else due)
         if due is not None:
             factor = due if factor is None else factor * due
