@@ -19,7 +19,8 @@ from gradguard.records import Change
 from gradguard.stats import StepStats
 
 
-LAW = settings(max_examples=120, deadline=None, derandomize=True)
+LAW = settings(max_examples=200, deadline=None, derandomize=True)
+LENGTHS = st.one_of(st.integers(0, 7), st.integers(0, 50))
 NEAR = 2e-6  # a global norm is rounded to float32
 EXPLODING = [
     {},
@@ -33,6 +34,7 @@ SPIKES = [
     {"window": 10, "warmup": 6, "zscore": 3.0, "ratio": 1.5},
     {"window": 30, "warmup": 10, "zscore": 6.0},
     {"window": 2, "warmup": 2, "ratio": 1.1, "zscore": 0.5},
+    {"window": 5, "warmup": 2, "ratio": 1.1, "zscore": 0.1},
 ]
 
 
@@ -63,7 +65,7 @@ def candidates(triggers, quantity):
 @given(
     history=histories(num_steps=50),
     options=st.sampled_from(EXPLODING),
-    length=st.integers(0, 50),
+    length=LENGTHS,
     lr=st.sampled_from([0.0, 1e-3, 0.1, 10.0]),
     reach=st.sampled_from([math.inf, 1.0, 1e3]),
     shape=st.sampled_from([(2, 2), (3,)]),
@@ -87,7 +89,7 @@ def test_an_explosion_is_found_exactly_above_what_was_told(history, options, len
 @given(
     history=loss_histories(num_steps=50),
     options=st.sampled_from(SPIKES),
-    length=st.integers(0, 50),
+    length=LENGTHS,
     lr=st.sampled_from([0.1, 0.2, 5.0]),
 )
 def test_a_loss_spike_is_found_exactly_above_what_was_told(history, options, length, lr):
@@ -102,6 +104,17 @@ def test_a_loss_spike_is_found_exactly_above_what_was_told(history, options, len
             continue
         is_told = any(value > trigger.above for trigger in triggers)
         assert fires(feed, loss=value, lr=lr) == is_told, (value, triggers)
+
+
+@pytest.mark.parametrize(("num_matrices", "is_told"), [(1, False), (2, True)])
+def test_an_update_far_beyond_the_weights_is_told_without_growth_only_in_a_model_of_several_layers(
+    num_matrices, is_told
+):
+    feed = diagnose("exploding_gradient", num_parameters=num_matrices)
+    step = {"norms": 1e5, "lr": 0.1, "sgd_reach": 1.0}
+    feed.step(**step)
+    (trigger,) = told(feed, lr=0.1, sgd_reach=1.0)
+    assert (1e5 > trigger.above) == fires(feed, **step) == is_told
 
 
 @pytest.mark.parametrize(("where", "is_told"), [("any", True), ("batch", True), ("state", False)])
