@@ -38,7 +38,7 @@ class _Owner:
         if buffer is None or buffer.shape != copy.shape or is_overlapping(buffer):
             self.live[self.names[i]] = copy.clone()
         else:
-            buffer.copy_(copy)
+            buffer.data.copy_(copy)  # as in `accept`
         return True
 
 

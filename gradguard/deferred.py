@@ -32,7 +32,7 @@ from gradguard.stats import ABSENT, StepStats
 from gradguard.transfer import Transfer
 
 
-WATCHFUL = 10  # steps after a finding, a start or a rollback that are judged at once
+WATCHFUL = 10  # steps after a finding that are judged at once
 
 
 @dataclass
@@ -117,6 +117,8 @@ class DeferredPipeline(Pipeline):
             self._leave_to_device(losses, sample_ids, *launched)
         else:
             super().before_step(losses, sample_ids)
+            if self.findings:
+                self._first_deferred = self.step + 1 + WATCHFUL
 
     def _is_calm(self, losses: Sequence[Any]) -> bool:
         """Return whether nothing is known that the host should look at before the step."""
@@ -214,12 +216,13 @@ class DeferredPipeline(Pipeline):
         self.findings, self.records = [], []
         if target.was_skipped and target.buffers is not None:
             target.buffers.restore_at(underway.places)
+        is_finite = stats.finite and not (stats.has_loss and not math.isfinite(stats.loss))
         self._judge(underway.sample_ids)
         factor = float(arrived["factor"][0]) if "factor" in arrived else 1.0
-        is_same_factor = target.was_skipped or math.isclose(factor, target.clip_coef, rel_tol=1e-3)
+        is_same_factor = target.was_skipped or target.is_skipped or math.isclose(factor, target.clip_coef, rel_tol=1e-3)
         if target.was_skipped > target.is_skipped or not is_same_factor:
             self._tell_of_disagreement(underway.step, factor)
-        if self.findings:
+        if self.findings or not is_finite:
             self._first_deferred = self.step + WATCHFUL
         stats.is_late = target.is_past = False
 

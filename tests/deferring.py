@@ -91,6 +91,7 @@ def train(
     steps: int = 50,
     losses: Mapping[int, float] | None = None,
     inputs: Mapping[int, float] | None = None,
+    left_out: frozenset[int] | set[int] = frozenset(),
     without_side: frozenset[int] | set[int] = frozenset(),
     num_micro_batches: int = 1,
     observe: str | None = "tensor",
@@ -99,6 +100,8 @@ def train(
     closure: bool = False,
     set_to_none: bool = True,
     around: Callable[[Run, int], None] | None = None,
+    between: Callable[[Run, int], None] | None = None,
+    start: Callable[[Run], None] | None = None,
     run_dir: Any = None,
     **more: Any,
 ) -> Run:
@@ -111,6 +114,7 @@ def train(
         steps: how many.
         losses: {step: factor} on the loss.
         inputs: {step: factor} on the inputs of the last micro-batch.
+        left_out: steps that never come.
         without_side: steps at which some parameters get no gradient.
         num_micro_batches: backward passes a step.
         observe: how the loss is handed in: "tensor", "number" or None.
@@ -119,6 +123,8 @@ def train(
         closure: whether the step takes a closure.
         set_to_none: of `zero_grad`.
         around: called after each step.
+        between: called between each forward pass and its backward pass.
+        start: called before the first step.
         run_dir: for the guard.
         more: blocks of the policy.
     """
@@ -128,6 +134,8 @@ def train(
     scheduler = schedule(made) if schedule is not None else None
     run = Run(model, made, gradguard.attach(model, made, policy_of(policy, sync, **more), run_dir=run_dir))
     losses, inputs = losses or {}, inputs or {}
+    if start is not None:
+        start(run)
 
     def evaluate(step: int) -> Tensor:
         made.zero_grad(set_to_none=set_to_none)
@@ -137,13 +145,15 @@ def train(
             target = data.sum(1, keepdim=True)
             data = data * (inputs.get(step, 1.0) if part == num_micro_batches - 1 else 1.0)
             loss = (model(data, step not in without_side) - target).square().mean() * losses.get(step, 1.0)
+            if between is not None:
+                between(run, step)
             (loss / num_micro_batches).backward()
             total = total + loss.detach() / num_micro_batches
             if observe is not None and not closure:
                 run.guard.observe(loss if observe == "tensor" else float(loss.detach()))
         return total
 
-    for step in range(steps):
+    for step in sorted({*range(steps)} - {*left_out}):
         try:
             if closure:
                 made.step(lambda step=step: evaluate(step))

@@ -117,6 +117,29 @@ def test_an_update_far_beyond_the_weights_is_told_without_growth_only_in_a_model
     assert (1e5 > trigger.above) == fires(feed, **step) == is_told
 
 
+@pytest.mark.parametrize(
+    ("losses", "options", "threshold"),
+    [
+        ([1.0] * 5 + [0.5] * 40, {}, 1.2),  # it had learned, and this undoes it
+        ([1.0] * 5 + [0.7] * 40, {}, 2.1),  # three times the median
+        ([8.0] * 5 + [math.exp(0.202 * (-1) ** i) for i in range(60)], {}, 16.0),  # twice the initial loss
+        ([1.0] * 5 + [1e-3] * 60, {}, 0.3),  # below, it is noise around a fitted model
+        ([10.0, 1.0, 1.0], {"window": 2, "warmup": 2, "ratio": 1.1}, math.exp(0.3)),  # the initial loss is known early
+        ([1.0] * 10, {}, 100.0),
+        ([1.0] * 2, {}, math.inf),
+        ([-1.0] * 2 + [-3.0] * 40, {}, -0.9),
+    ],
+)
+def test_the_threshold_of_a_loss_is_the_one_of_its_case(losses, options, threshold):
+    feed = diagnose({"loss_spike": options}, num_parameters=1)
+    for loss in losses:
+        feed.step(loss=loss)
+    assert min([trigger.above for trigger in told(feed)], default=math.inf) == pytest.approx(threshold, rel=1e-3)
+    if threshold < math.inf:
+        assert not fires(feed, loss=threshold - abs(threshold) * 1e-2)
+        assert fires(feed, loss=threshold + abs(threshold) * 1e-2)
+
+
 @pytest.mark.parametrize(("where", "is_told"), [("any", True), ("batch", True), ("state", False)])
 def test_what_is_not_finite_is_told_unless_only_the_state_is_looked_at(where, is_told):
     feed = diagnose({"nonfinite": {"where": where}})
