@@ -292,6 +292,15 @@ def test_what_someone_else_sets_meanwhile_is_left_to_them():
     assert optimizer.found_inf is theirs
 
 
+def test_what_was_gathered_for_a_step_that_never_came_is_forgotten():
+    _, optimizer = make()
+    scale = GradScale(optimizer)
+    scale.factor = 0.5
+    scale.take_off()
+    scale.put_on()
+    assert has_left(optimizer) == []
+
+
 def test_a_copy_of_the_optimizer_between_two_steps_carries_no_factor():
     model, optimizer = make()
     with gradguard.attach(model, optimizer, always(clip(0.3))):
