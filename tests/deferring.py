@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import gradguard
+from gradguard.faults import Fault, inject
 
 
 FUSED: dict[str, Callable[[Any], Optimizer]] = {
@@ -102,6 +104,7 @@ def train(
     around: Callable[[Run, int], None] | None = None,
     between: Callable[[Run, int], None] | None = None,
     start: Callable[[Run], None] | None = None,
+    faults: Sequence[Fault] = (),
     run_dir: Any = None,
     **more: Any,
 ) -> Run:
@@ -125,6 +128,7 @@ def train(
         around: called after each step.
         between: called between each forward pass and its backward pass.
         start: called before the first step.
+        faults: injected.
         run_dir: for the guard.
         more: blocks of the policy.
     """
@@ -153,22 +157,25 @@ def train(
                 run.guard.observe(loss if observe == "tensor" else float(loss.detach()))
         return total
 
-    for step in sorted({*range(steps)} - {*left_out}):
-        try:
-            if closure:
-                made.step(lambda step=step: evaluate(step))
-            else:
-                evaluate(step)
-                made.step()
-        except gradguard.TrainingStopped:
-            run.stopped = step
-            break
-        if asks:
-            run.reports.append(run.guard.last)
-        if scheduler is not None and not (asks and run.guard.last.skipped):
-            scheduler.step()
-        if around is not None:
-            around(run, step)
+    with ExitStack() as stack:
+        if faults:
+            stack.enter_context(inject(model, made, faults))
+        for step in sorted({*range(steps)} - {*left_out}):
+            try:
+                if closure:
+                    made.step(lambda step=step: evaluate(step))
+                else:
+                    evaluate(step)
+                    made.step()
+            except gradguard.TrainingStopped:
+                run.stopped = step
+                break
+            if asks:
+                run.reports.append(run.guard.last)
+            if scheduler is not None and not (asks and run.guard.last.skipped):
+                scheduler.step()
+            if around is not None:
+                around(run, step)
     run.guard.close()
     return run
 

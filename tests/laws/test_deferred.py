@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import gradguard
+from gradguard.faults import Fault
 from gradguard.record.statistics import SCALARS
 
 
@@ -119,6 +120,31 @@ def test_the_device_acts_on_a_single_fault_and_is_told_of_it(bits, spike, optimi
     assert acted == [[]]
     assert {line[1] for line in deferred.told if line[0] == "intervention"} == {30}
     assert deferred.told == immediate.told
+    assert deferred.state(bits) == immediate.state(bits)
+
+
+FAULTS = {
+    "NaN gradient": Fault("nan", "gradient", at=30, parameters="body.0.weight"),
+    "Inf gradient": Fault("inf", "gradient", at=30),
+    "NaN weight": Fault("nan", "weight", at=30, parameters="body.3.weight"),
+    "flipped weight": Fault("bitflip", "weight", at=30, parameters="body.3.weight"),
+    "zero weights": Fault("zero", "weight", at=30),
+    "NaN batch": Fault("nan", "batch", at=30),
+    "learning rate": Fault("scale", "lr", at=30, factor=1e4),
+    "NaN gradients again and again": Fault("nan", "gradient", at=15, every=3),
+    "large gradients again and again": Fault("scale", "gradient", at=25, every=2, factor=1e5),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("optimizer", ["adamw", "momentum"])
+def test_every_kind_of_fault_ends_as_in_the_immediate_run(bits, fault, optimizer):
+    """From the first trace to the last rung; but a norm that only overflowed is not told from an infinite one."""
+    options = {"optimizer": optimizer, "faults": [FAULTS[fault]], "asks": True, "steps": 70}
+    immediate, deferred = (train("default", sync, **options) for sync in ("immediate", "deferred"))
+    told = [[line for line in run.told if line[2] != "tame-overflow"] for run in (immediate, deferred)]
+    assert told[0] == told[1]
+    assert len(told[0]) > 2
     assert deferred.state(bits) == immediate.state(bits)
 
 
