@@ -30,7 +30,19 @@ class _Owner:
     def read_versions(self) -> list[int]:
         return [-1 if (buffer := self.live.get(name)) is None else buffer._version + id(buffer) for name in self.names]
 
+    def restore(self, i: int) -> bool:
+        """Put the accepted value of one buffer back; return whether it differed."""
+        buffer, copy = self.live.get(self.names[i]), self.copies[i]
+        if buffer is not None and buffer.shape == copy.shape and torch.equal(buffer, copy):
+            return False
+        if buffer is None or buffer.shape != copy.shape or is_overlapping(buffer):
+            self.live[self.names[i]] = copy.clone()
+        else:
+            buffer.data.copy_(copy)  # as in `accept`
+        return True
 
+
+Place = tuple[_Owner, int]
 _SHADOWS: WeakKeyDictionary[nn.Module, BufferShadow] = WeakKeyDictionary()
 
 
@@ -79,24 +91,27 @@ class BufferShadow:
         return sum(len(owner.names) for owner in self._owners)
 
     @torch.no_grad()
-    def accept(self, unless: Tensor | None = None) -> None:
+    def accept(self, unless: Tensor | None = None) -> list[Place]:
         """Take the buffers' present values as good: call after an applied step.
 
         Args:
             unless: () bool of a verdict that the device took; where it is true the buffers get the accepted values back
                 instead, without the host knowing.
+
+        Returns:
+            Where the device could not have put a value back, for `restore_at`: buffers that nobody was seen to write
+            to, or that cannot be written to.
         """
         into: list[Tensor] = []
         source: list[Tensor] = []
         may_go_back: list[bool] = []
-        written = []
+        places: list[Place] = []
         for owner in self._owners:
             versions = owner.read_versions()
             is_written = versions != owner.versions or owner.is_norm
             if not owner.is_silent and versions == owner.versions:
                 continue
             owner.versions = versions
-            written.append(owner)
             for i, name in enumerate(owner.names):
                 buffer, copy = owner.live.get(name), owner.copies[i]
                 if buffer is None:
@@ -104,37 +119,36 @@ class BufferShadow:
                 if buffer.shape == copy.shape and buffer.dtype == copy.dtype and buffer.device == copy.device:
                     into.append(copy)
                     source.append(buffer)
-                    may_go_back.append(is_written)
+                    may_go_back.append(is_written and not is_overlapping(buffer))
+                    places.append((owner, i))
                 else:
                     owner.copies[i] = buffer.detach().clone()
         if unless is not None and into:
             chosen = _choose(unless, into, source)
-            back = [i for i, may in enumerate(may_go_back) if may and not is_overlapping(source[i])]
-            if back:
-                torch._foreach_copy_([source[i] for i in back], [chosen[i] for i in back])
+            back = [i for i, may in enumerate(may_go_back) if may]
+            if back:  # through `.data`, as normalisation kernels do: another graph may hold the version that is there
+                torch._foreach_copy_([source[i].data for i in back], [chosen[i] for i in back])
             source = chosen
-            for owner in written:
-                owner.versions = owner.read_versions()
         if into:
             torch._foreach_copy_(into, source)
+        return [place for place, may in zip(places, may_go_back, strict=True) if not may]
 
     @torch.no_grad()
     def restore(self) -> int:
         """Put the accepted values back; return how many buffers differ from them by then."""
         restored = 0
         for owner in self._owners:
-            if not owner.is_silent and owner.read_versions() == owner.versions:
-                continue
-            for i, name in enumerate(owner.names):
-                buffer, copy = owner.live.get(name), owner.copies[i]
-                if buffer is None or buffer.shape != copy.shape:
-                    owner.live[name] = copy.clone()
-                    restored += 1
-                elif not torch.equal(buffer, copy):
-                    buffer.copy_(copy)
-                    restored += 1
-            owner.versions = owner.read_versions()
+            if owner.is_silent or owner.read_versions() != owner.versions:
+                restored += sum([owner.restore(i) for i in range(len(owner.names))])
+                owner.versions = owner.read_versions()
         return restored
+
+    @torch.no_grad()
+    def restore_at(self, places: list[Place]) -> None:
+        """Put the accepted values back in these places alone; what a later forward wrote there is lost."""
+        for owner, i in places:
+            owner.restore(i)
+            owner.versions = owner.read_versions()
 
 
 def _choose(condition: Tensor, kept: list[Tensor], new: list[Tensor]) -> list[Tensor]:

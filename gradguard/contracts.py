@@ -101,7 +101,7 @@ class Diagnosis(Component, Generic[S]):
         raise NotImplementedError
 
     def triggers(self, state: S, stats: StepStats) -> Sequence[Trigger]:
-        """Return on what it will fire at the step to come, with severity "warn" at least.
+        """Return on what it will fire at the step to come, with severity "warn" at least; the first counts.
 
         Args:
             state: after the last step.

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradguard.buffer_shadow import Place
 from gradguard.device_verdict import DeviceVerdict, take_verdict
 from gradguard.exchange import mean_over_ranks
 from gradguard.foresight import Foresight
@@ -32,21 +33,24 @@ from gradguard.stats import ABSENT, StepStats
 from gradguard.transfer import Transfer
 
 
-WATCHFUL = 10  # steps after a finding, a start or a rollback that are judged at once
+WATCHFUL = 10  # steps after a finding that are judged at once
 
 
 @dataclass
 class Underway:
-    """A step that the device has decided about and the host knows nothing of yet."""
+    """A step that the device has decided about and the host knows nothing of yet.
+
+    `places` are those of buffers that the device cannot put back.
+    """
 
     step: int
     lr: float
     is_stale: bool
-    loss: float | None
     rows: list[int]
     sample_ids: SampleIds
     verdict: DeviceVerdict
     transfer: Transfer
+    places: list[Place] = field(default_factory=list)
 
 
 class DeferredPipeline(Pipeline):
@@ -65,25 +69,32 @@ class DeferredPipeline(Pipeline):
         if self.pace is not None:
             self.pace.num_owed = 2
         self._foresight = Foresight(policy)
+        self._needs_device = self._foresight.needs_device()
         self._underway: Underway | None = None
         self._unread_probe: Callable[[StepStats], None] | None = None
         self._unread_statistics: Read | None = None
         self._first_deferred = 1  # the first step makes the optimizer's state, which a skipped kernel would leave unset
         self._must_drop = False
-        self.reasons_to_wait = tuple(self._reasons_to_wait(policy, scaler))
+        self._scaler = scaler
+        self.reasons_to_wait = tuple(self._reasons_to_wait())
 
-    def _reasons_to_wait(self, policy: Policy, scaler: torch.amp.GradScaler | None) -> list[str]:
+    def _reasons_to_wait(self) -> list[str]:
         """Return why no step can be left to the device."""
         reasons = self._foresight.reasons_to_wait(self._stats_to_come())
-        if self._foresight.needs_device() and self.target.grad_scale is None:
+        if not self._has_device():
             reasons.append(
                 "the optimizer cannot skip or clip on the device: use SGD, Adam, AdamW or Adagrad with fused=True"
             )
-        if scaler is not None and scaler.is_enabled():
+        if self._scaler is not None and self._scaler.is_enabled():
             reasons.append("GradScaler reads its scale on the host")
         if any(not isinstance(group.get("lr", 0.0), (int, float)) for group in self.target.optimizer.param_groups):
             reasons.append("the learning rate is a tensor")
         return reasons
+
+    def _has_device(self) -> bool:
+        """Return whether the optimizer's kernels can do what the policy may ask of them."""
+        scale = self.target.grad_scale
+        return not self._needs_device or (scale is not None and scale.is_usable())
 
     def _stats_to_come(self) -> StepStats:
         """Return the stats with what is known about the step that comes."""
@@ -95,6 +106,7 @@ class DeferredPipeline(Pipeline):
         """See `Pipeline.parameters_changed`: the step to come makes new state, as the first one did."""
         self._underway = self._unread_probe = self._unread_statistics = None
         self._first_deferred = self.step + 1
+        self.reasons_to_wait = tuple(self._reasons_to_wait())
 
     def before_step(self, losses: Sequence[Any], sample_ids: SampleIds = ()) -> None:
         """See `Pipeline.before_step`."""
@@ -107,12 +119,16 @@ class DeferredPipeline(Pipeline):
             self._leave_to_device(losses, sample_ids)
         else:
             super().before_step(losses, sample_ids)
+            if self.findings:
+                self._first_deferred = self.step + 1 + WATCHFUL
 
     def _is_calm(self, losses: Sequence[Any]) -> bool:
         """Return whether nothing is known that the host should look at before the step."""
         if self.reasons_to_wait or self.step < self._first_deferred or self.start_versions:
             return False
         if self.stats.bad_state or self.target.effects or self.monitor.has_new_layout():
+            return False
+        if not self._has_device():
             return False
         if hasattr(self.target.optimizer, "grad_scale"):  # someone scales the loss
             return False
@@ -159,7 +175,6 @@ class DeferredPipeline(Pipeline):
             step=self.step,
             lr=stats.lr,
             is_stale=self.watch.is_stale,
-            loss=mean_loss(losses) if losses and loss is None else None,
             rows=rows,
             sample_ids=sample_ids,
             verdict=verdict,
@@ -174,7 +189,7 @@ class DeferredPipeline(Pipeline):
         self.take_effects_off()
         self.watch.after_step()
         if self.target.buffers is not None and len(self.target.buffers):
-            self.target.buffers.accept(unless=self._underway.verdict.is_skipped)
+            self._underway.places = self.target.buffers.accept(unless=self._underway.verdict.is_skipped)
         self.step += 1
         if self.step >= self.periodic.next_due:
             if self.periodic.is_more_than_probe_due(self.step):
@@ -211,21 +226,22 @@ class DeferredPipeline(Pipeline):
         if self.pace is not None:
             self.pace.hear(arrived["said"].reshape(-1, 3).tolist(), stats)
         else:
-            loss = float(arrived["loss"][0]) if "loss" in arrived else underway.loss
-            stats.has_loss, stats.loss = loss is not None, math.nan if loss is None else loss
+            stats.has_loss = "loss" in arrived
+            stats.loss = float(arrived["loss"][0]) if stats.has_loss else math.nan
         self.monitor.read_late(stats, underway.rows, arrived["norms"])
         target.begin()
         target.is_past = stats.is_late = True
         target.was_skipped = bool(arrived["is_skipped"][0]) if "is_skipped" in arrived else False
         self.findings, self.records = [], []
         if target.was_skipped and target.buffers is not None:
-            target.buffers.restore()  # the few that the device could not put back
+            target.buffers.restore_at(underway.places)
+        is_finite = stats.finite and not (stats.has_loss and not math.isfinite(stats.loss))
         self._judge(underway.sample_ids)
         factor = float(arrived["factor"][0]) if "factor" in arrived else 1.0
-        is_same_factor = target.was_skipped or math.isclose(factor, target.clip_coef, rel_tol=1e-3)
+        is_same_factor = target.was_skipped or target.is_skipped or math.isclose(factor, target.clip_coef, rel_tol=1e-3)
         if target.was_skipped > target.is_skipped or not is_same_factor:
             self._tell_of_disagreement(underway.step, factor)
-        if self.findings:
+        if self.findings or not is_finite:
             self._first_deferred = self.step + WATCHFUL
         stats.is_late = target.is_past = False
 
@@ -237,12 +253,12 @@ class DeferredPipeline(Pipeline):
 
 
 def _device_loss(losses: Sequence[Any], norms: Tensor) -> Tensor | None:
-    """Return the mean of the losses on the device of the norms, () float64; None when none of them is there."""
-    if not any(isinstance(loss, Tensor) and loss.device == norms.device for loss in losses):
+    """Return the mean of the losses on the device of the norms, () float64; None when there are none."""
+    if not losses:
         return None
     wide = torch.float32 if norms.device.type == "mps" else torch.float64
-    terms = [loss.reshape(()).to(norms.device, wide) if isinstance(loss, Tensor) else loss for loss in losses]
     mean = torch.zeros((), dtype=wide, device=norms.device)
-    for term in terms:
-        mean += term / len(terms)
+    for loss in losses:
+        is_there = isinstance(loss, Tensor) and loss.device == norms.device
+        mean += (loss.reshape(()).to(wide) if is_there else float(loss)) / len(losses)
     return mean

@@ -35,7 +35,7 @@ def take_verdict(plan: Plan, norms: Tensor, loss: Tensor | None) -> DeviceVerdic
         loss: () on the same device, None when none was observed or when the host has judged it.
 
     Example:
-        >>> plan = Plan(skips=[Trigger("nonfinite")], clips=[(Trigger("global_norm", 4.0), 1.0)])
+        >>> plan = Plan(skips=[Trigger("nonfinite")], clips=[[(Trigger("global_norm", 4.0), 1.0)]])
         >>> verdict = take_verdict(plan, torch.tensor([3.0, 4.0]), None)
         >>> bool(verdict.is_skipped), round(float(verdict.factor), 3)
         (False, 0.2)
@@ -52,14 +52,17 @@ def take_verdict(plan: Plan, norms: Tensor, loss: Tensor | None) -> DeviceVerdic
             skipped = fired if skipped is None else skipped | fired
     factor: Tensor | None = None
     norm = measured
-    for condition, limit in plan.clips:
-        coefficient = (limit / (norm + 1e-6)).clamp(max=1.0)
-        fired = is_finite if condition is None else _fires(condition, measured, is_finite, loss)
-        if fired is None:
-            continue
-        due = torch.where(fired & is_finite, coefficient, 1.0)
-        factor = due if factor is None else factor * due
-        norm = norm * due
+    for alternatives in plan.clips:
+        due: Tensor | None = None
+        for condition, limit in reversed(alternatives):  # the first that fires has the last word
+            fired = is_finite if condition is None else _fires(condition, measured, is_finite, loss)
+            if fired is not None:
+                # A number over a tensor would be rounded twice: torch multiplies by the reciprocal.
+                coefficient = (torch.tensor(limit, dtype=wide) / (norm + 1e-6)).clamp(max=1.0)
+                due = torch.where(fired & is_finite, coefficient, 1.0 if due is None else due)
+        if due is not None:
+            factor = due if factor is None else factor * due
+            norm = norm * due
     return DeviceVerdict(skipped, factor)
 
 

@@ -22,11 +22,12 @@ class Plan:
 
     Args:
         skips: the step is skipped when one of these fires.
-        clips: (trigger, or None for always; limit of the global norm), in the order in which they are applied.
+        clips: in the order in which they are applied; each is a list of (trigger, or None for always; limit of the
+            global norm), of which the first that fires holds.
     """
 
     skips: list[Trigger] = field(default_factory=list)
-    clips: list[tuple[Trigger | None, float]] = field(default_factory=list)
+    clips: list[list[tuple[Trigger | None, float]]] = field(default_factory=list)
 
 
 class Foresight:
@@ -67,10 +68,11 @@ class Foresight:
             remedies = rule.ladder()[choose_rung(rule, history, stats.step)]
             if any(remedy.kind == "verdict" for remedy in remedies):
                 plan.skips += fired
-            plan.clips += [(t, limit) for t in fired for limit in _limits(remedies, stats, t.has_baseline)]
+            limits = [[(t, limit) for limit in _limits(remedies, stats, t.has_baseline)] for t in fired]
+            plan.clips += [list(alternatives) for alternatives in zip(*limits, strict=True)]
         for rule in self._rules:
             if not isinstance(rule.when, Diagnosis):
-                plan.clips += [(None, limit) for limit in _limits(rule.do, stats, True)]
+                plan.clips += [[(None, limit)] for limit in _limits(rule.do, stats, True)]
         return plan
 
 

@@ -61,6 +61,10 @@ class GradScale:
         self._optimizer = optimizer
         self._replaced: dict[str, tuple[Any, Tensor]] = {}
 
+    def is_usable(self) -> bool:
+        """Return whether the groups still take the fused path; a loaded state may have changed that."""
+        return all([group.get("fused") for group in self._optimizer.param_groups])
+
     def put_on(self) -> None:
         """Leave `factor` to the kernels of the step that comes."""
         if self.factor == 1.0:

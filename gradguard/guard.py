@@ -104,7 +104,8 @@ class Guard:
     def last(self) -> StepReport:
         """What happened at the last step; `last.skipped` tells a caller to hold its scheduler.
 
-        With `sync: deferred`, asking waits for the device.
+        With `sync: deferred`, asking waits for the device. Ask before the next forward pass: what is learned may
+        be a rollback, which replaces the weights.
         """
         if not self._is_off:
             try:

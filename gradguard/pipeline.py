@@ -122,7 +122,8 @@ class Pipeline:
         """Find what is wrong with the step that the stats describe, act on it, and record the step."""
         stats = self.stats
         if not stats.finite or (stats.has_loss and not math.isfinite(stats.loss)):
-            if not stats.found_inf and not stats.bad_state:
+            has_moved = self.target.is_past and not self.target.was_skipped  # then the step itself may have spoilt them
+            if not stats.found_inf and not stats.bad_state and not has_moved:
                 stats.bad_state = self.monitor.nonfinite_parameters()
         found = self.judgement.judge(stats)
         if found or self._always or self.target.effects:

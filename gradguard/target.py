@@ -114,9 +114,7 @@ class Target:
         """Multiply every gradient by one factor, in the optimizer's own kernels where they can, and note it."""
         if self.is_past:
             pass
-        elif self.grad_scale is not None and SMALLEST_FOLDED < self.grad_scale.factor * factor < 1.0 / SMALLEST_FOLDED:
-            self.grad_scale.factor *= factor
-        else:
+        elif not self._fold(factor):
             scale_(self.grads(self.rows(None)), factor)
         self.clip_coef *= factor
         stats = self.stats
@@ -127,6 +125,14 @@ class Target:
         stats.norms[others] *= factor
         stats.global_norm *= factor
         stats.levels[0] = min(stats.global_norm, FLOAT32_MAX)
+
+    def _fold(self, factor: float) -> bool:
+        """Leave a factor to the optimizer's kernels if they can take it; return whether they do."""
+        scale = self.grad_scale
+        if scale is None or not scale.is_usable() or not SMALLEST_FOLDED < scale.factor * factor < 1 / SMALLEST_FOLDED:
+            return False
+        scale.factor *= factor
+        return True
 
     def scale(self, factors: Mapping[int, float]) -> None:
         """Multiply the gradients of some rows, {row: factor}, and note it."""

@@ -78,21 +78,20 @@ class LossSpike(Diagnosis[LossSpikeState]):
         if not stats.has_loss or not math.isfinite(stats.loss):
             return state, None
         losses = stats.losses[self.window]
-        if len(state.first) < NUM_FIRST:
-            state.first.append(stats.loss)
         state.rates.append(stats.lr)
         if len(state.rates) > self.window:
             del state.rates[0]
-        if len(losses) < min(EARLY, self.window) or not stats.loss > losses.upper:
-            return state, None
-        return state, self._judge(state, stats, losses)
+        is_judged = len(losses) >= min(EARLY, self.window) and stats.loss > losses.upper
+        finding = self._judge(state, stats, losses) if is_judged else None
+        if len(state.first) < NUM_FIRST:
+            state.first.append(stats.loss)
+        return state, finding
 
     def triggers(self, state: LossSpikeState, stats: StepStats) -> Sequence[Trigger]:
         losses = stats.losses[self.window]
         if len(losses) < min(EARLY, self.window):
             return ()
-        first = sorted([*state.first, math.inf] if len(state.first) < NUM_FIRST else state.first)
-        initial = first[len(first) // 2]
+        initial = sorted(state.first)[len(state.first) // 2]
         if len(losses) < min(self.warmup, self.window):
             level = max(EARLY_RATIO * losses.maximum, initial) if losses.minimum > 0 else math.inf
             return (Trigger("loss", max(level, losses.upper)),)
