@@ -98,6 +98,5 @@ def test_cleaned_steps_never_enter_the_rolling_statistics(bad):
             if step >= 15 and step % 5:
                 model.weight.grad[0, 0] = bad
             optimizer.step()
-            window = guard.state_dict()["judgement"]["windows"][10]
-            medians.append(float(window["median"][0]))
+            medians.append(float(guard._pipeline.judgement.windows[10].median[0]))
         assert medians == pytest.approx([8.0] * 40, rel=0.1)
