@@ -6,6 +6,7 @@ import pytest
 import torch
 from deferring import NAN, batch, policy_of, train
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradguard
 
@@ -91,3 +92,32 @@ def test_a_graph_that_outlives_the_step_of_another_optimizer_can_still_be_walked
         trained[sync] = model.state_dict()
     for name, value in trained["immediate"].items():
         assert torch.equal(trained["deferred"][name], value), name
+
+
+class Written(TorchDispatchMode):
+    """Notes where something is copied to."""
+
+    def __init__(self):
+        super().__init__()
+        self.places = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.__name__.partition(".")[0] in ("copy_", "_foreach_copy_"):
+            self.places |= {t.data_ptr() for t in (args[0] if isinstance(args[0], (list, tuple)) else args[:1])}
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_buffer_that_the_model_does_not_write_to_is_not_written_to():
+    """It may lie in memory that is read-only."""
+    model = Masked()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    with gradguard.attach(model, optimizer, policy_of("default", "deferred")):
+        for step in range(10):
+            optimizer.zero_grad()
+            (model(batch(step)) * (NAN if step == 7 else 1.0)).square().mean().backward()
+            with Written() as written:
+                optimizer.step()
+            if 0 < step < 8:
+                assert model.norm.running_mean.data_ptr() in written.places
+            assert model.mask.data_ptr() not in written.places
+            assert model.expanded.data_ptr() not in written.places

@@ -122,3 +122,28 @@ def test_a_loaded_state_that_ends_the_fused_path_makes_the_host_wait(is_later):
         (30, "drop-nonfinite", "nonfinite", "skip_step")
     ]
     assert all(p.isfinite().all() for p in run.model.parameters())
+
+
+def test_a_snapshot_holds_the_statistics_of_every_step_before_it():
+    """It is taken when the step is judged, not while its numbers are under way."""
+    immediate, deferred = (train("default", sync, steps=35) for sync in ("immediate", "deferred"))
+    found, expected = deferred.guard.snapshots.good, immediate.guard.snapshots.good
+    assert found.step == expected.step > 10
+    np.testing.assert_equal(found.windows, expected.windows)
+
+
+def test_what_a_probe_finds_is_acted_on_at_the_next_step(bits):
+    """A buffer went bad that no step would show."""
+
+    def spoil(run, step):
+        if step == 23:
+            run.model.body[1].running_mean[0] = NAN
+
+    options = {"around": spoil, "monitor": {"probe_every": 10}}
+    immediate = train("default", "immediate", **options)
+    deferred = train("default", "deferred", **{**options, "monitor": {"probe_every": 10, "sync": "deferred"}})
+    assert [line[1:5] for line in deferred.told if line[0] == "intervention"] == [
+        (31, "restore-weights", "nonfinite", "rollback")
+    ]
+    assert deferred.told == immediate.told
+    assert deferred.state(bits) == immediate.state(bits)
