@@ -68,6 +68,7 @@ class Snapshots:
         self._good: Snapshot | None = None
         self._pending: Snapshot | None = None
         self._aside: Snapshot | None = None
+        self._spare: Snapshot | None = None  # its memory is for the next one
         self.next_step = 0
         self.refusal = ""
         self.nbytes = 0
@@ -111,7 +112,8 @@ class Snapshots:
         self.refusal = self._reason_to_refuse(live, bad)
         if self.refusal:
             return False
-        snapshot = Snapshot(step, self._model, self._optimizer, windows, live)
+        spare, self._spare = self._spare, None
+        snapshot = Snapshot(step, self._model, self._optimizer, windows, live, spare)
         if is_confirmed:
             self._good = snapshot
         else:
@@ -121,6 +123,8 @@ class Snapshots:
     def confirm(self, step: int) -> None:
         """Count the waiting snapshot as good if it has been quiet since."""
         if self._pending is not None and step >= self._pending.step + CONFIRM_AFTER:
+            if self._good is not None and not self._good.is_shared:
+                self._spare = self._good
             self._good, self._pending, self._aside = self._pending, None, None
 
     def next_due(self, step: int) -> int:
@@ -130,7 +134,7 @@ class Snapshots:
 
     def forget(self) -> None:
         """Drop every snapshot: what they hold no longer fits what is trained."""
-        self._good = self._pending = self._aside = None
+        self._good = self._pending = self._aside = self._spare = None
 
     def distrust(self) -> None:
         """Drop the waiting snapshot: something was found wrong before it was confirmed; another is taken soon."""

@@ -185,3 +185,32 @@ def test_saved_snapshots_may_be_none():
     twin.take(0, {}, is_confirmed=True)
     twin.load_state_dict(keep(model, optimizer).state_dict())
     assert twin.good is None
+
+
+def test_a_snapshot_takes_the_memory_of_the_one_before_the_last_good_one():
+    model, optimizer = build()
+    snapshots = keep(model, optimizer, every=10)
+    snapshots.take(0, {}, is_confirmed=True)
+    first = {key: tensor.data_ptr() for key, tensor in snapshots.good._tensors.items()}
+    train(model, optimizer, range(3))
+    snapshots.take(10, {})
+    snapshots.confirm(10 + CONFIRM_AFTER)
+    middle = state_of(model, optimizer)
+    train(model, optimizer, range(3))
+    snapshots.take(20, {})
+    assert {key: tensor.data_ptr() for key, tensor in snapshots._pending._tensors.items()} == first
+    snapshots.restore(25)
+    assert_same(state_of(model, optimizer), middle)
+
+
+def test_a_snapshot_that_was_handed_out_in_a_state_is_never_written_to():
+    model, optimizer = build()
+    snapshots = keep(model, optimizer, every=10)
+    snapshots.take(0, {}, is_confirmed=True)
+    saved = snapshots.state_dict()
+    expected = copy.deepcopy(saved)
+    for step in range(10, 100, 10):
+        train(model, optimizer, range(3))
+        snapshots.take(step, {})
+        snapshots.confirm(step + CONFIRM_AFTER)
+    assert_same(saved["good"]["tensors"], expected["good"]["tensors"])
