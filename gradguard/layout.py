@@ -34,7 +34,7 @@ def take_new_layout(pipeline: Pipeline) -> None:
     pipeline.stats = pipeline.target.stats = fresh
     pipeline.read_parameters()
     pipeline.judgement = Judgement(pipeline.policy, table, pipeline.policy.horizon, pipeline.on_fault)
-    pipeline.intervening.rows_of = pipeline.judgement.rows_of
+    pipeline.intervening.rows_of = pipeline.routine.rows_of = pipeline.judgement.rows_of
     pipeline.watch.close()
     pipeline.watch = ResetWatch(pipeline.monitor.params)
     pipeline.parameters_changed()

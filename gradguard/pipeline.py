@@ -23,11 +23,12 @@ from gradguard.monitor import Monitor
 from gradguard.observed import SampleIds
 from gradguard.pace import Pace
 from gradguard.periodic import Periodic
-from gradguard.policy.schema import Always, Policy, Rule
+from gradguard.policy.schema import Policy, Rule
 from gradguard.record.recorder import Recorder
 from gradguard.record.statistics import Flag
 from gradguard.records import AnyRecord, Event, Finding
 from gradguard.reset_watch import ResetWatch
+from gradguard.routine import Routine
 from gradguard.snapshots import Snapshots
 from gradguard.stats import StepStats
 from gradguard.step_report import StepReport
@@ -68,11 +69,10 @@ class Pipeline:
         self.target = Target(model, optimizer, self.stats)
         self.judgement = Judgement(policy, self.monitor.table, policy.horizon, on_fault)
         self.intervening = Intervening(policy, self.target, self.judgement.rows_of, recorder, on_fault)
-        self._is_enforcing = policy.mode == "enforce"
-        self._always = [rule for rule in policy.rules if isinstance(rule.when, Always)] if self._is_enforcing else []
+        self.routine = Routine(policy, self.judgement.rows_of, on_fault)
         self.findings: list[Finding] = []
         self.records: list[AnyRecord] = []
-        needs = policy.needs() if self._is_enforcing else frozenset()
+        needs = policy.needs() if policy.mode == "enforce" else frozenset()
         self.target.buffers = BufferShadow.of(model) if "buffers" in needs else None
         options = policy.snapshots
         if "snapshots" in needs:
@@ -126,10 +126,15 @@ class Pipeline:
             if not stats.found_inf and not stats.bad_state and not has_moved:
                 stats.bad_state = self.monitor.nonfinite_parameters()
         found = self.judgement.judge(stats)
-        if found or self._always or self.target.effects:
+        target = self.target
+        if found or target.effects:
             self._act(found, sample_ids)
-        else:
-            self._learn_and_record(0)
+            return
+        if self.routine.rules and stats.finite and not stats.found_inf:
+            self.routine.apply_alone(target)
+            if target.grad_scale is not None and not target.is_past:
+                target.grad_scale.put_on()
+        self._learn_and_record(0)
 
     def put_effects_on(self) -> None:
         """Put in force for this step what earlier interventions left."""
@@ -186,7 +191,7 @@ class Pipeline:
     def _act(self, found: list[tuple[Rule, Finding]], sample_ids: SampleIds) -> None:
         """Carry out what the findings and the rules for every step call for."""
         stats, target = self.stats, self.target
-        measured = stats.levels.copy(), stats.global_norm, stats.finite
+        measured = stats.measured()
         flags = 0
         if found:
             flags |= Flag.FINDING
@@ -198,7 +203,7 @@ class Pipeline:
                 flags |= Flag.INTERVENTION
             self.periodic.outcomes_waiting()
         if not target.is_skipped and not stats.found_inf and stats.finite:
-            self._apply_routine()
+            self.routine.apply(target)
             for effect in target.effects.values():
                 effect.on_gradients(target, stats.step)
         if not target.is_past:
@@ -212,19 +217,8 @@ class Pipeline:
         if target.restored is not None:
             self.judgement.load_state_dict(target.restored.windows)
             self.periodic.probe_at(self.step + 1)
-        # Remedies noted the norms that they left; what was measured is what is remembered.
-        stats.levels[:], stats.global_norm, stats.finite = measured
+        stats.put_back(measured)  # remedies noted the norms that they left; what was measured is what is remembered
         self._learn_and_record(flags)
-
-    def _apply_routine(self) -> None:
-        """Apply the rules for every step; one that fails is switched off."""
-        for rule in tuple(self._always):
-            try:
-                for remedy in rule.do:
-                    remedy.apply(self.target, None, self.judgement.rows_of[rule.name])
-            except Exception as error:
-                self._always.remove(rule)
-                self.on_fault(f"remedy {remedy.name!r}", error)
 
     def _learn_and_record(self, flags: int) -> None:
         stats = self.stats

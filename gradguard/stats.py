@@ -100,6 +100,14 @@ class StepStats:
         "windows",
     )
 
+    def measured(self) -> tuple[FloatArray, float, bool]:
+        """Return a copy of what remedies write to when they note the norms that they left."""
+        return self.levels.copy(), self.global_norm, self.finite
+
+    def put_back(self, measured: tuple[FloatArray, float, bool]) -> None:
+        """Put back what `measured` returned."""
+        self.levels[:], self.global_norm, self.finite = measured
+
     def is_quiet(self) -> bool:
         """Return whether only the size of norms and loss can be wrong: finite, fresh gradients, no loss scale."""
         return (

@@ -110,13 +110,17 @@ class Target:
             self.grad_scale.factor = 1.0
         return self.buffers.restore() if self.buffers is not None else 0
 
-    def scale_all(self, factor: float) -> None:
-        """Multiply every gradient by one factor, in the optimizer's own kernels where they can, and note it."""
+    def multiply_all(self, factor: float) -> None:
+        """Multiply every gradient by one factor, in the optimizer's own kernels where they can."""
         if self.is_past:
             pass
         elif not self._fold(factor):
             scale_(self.grads(self.rows(None)), factor)
         self.clip_coef *= factor
+
+    def scale_all(self, factor: float) -> None:
+        """Multiply every gradient by one factor, and note the norms that it leaves."""
+        self.multiply_all(factor)
         stats = self.stats
         for row, norm in list(stats.exact_norms.items()):
             self._set_norm(row, norm * factor)

@@ -72,7 +72,7 @@ FLOORS = (
     {"monitor", "snapshot", "judgement", "audit", "faults"},
     {"snapshots"},
     {"target", "gradient_statistics"},
-    {"intervention", "periodic", "foresight", "pace", "gradient_probe"},
+    {"intervention", "periodic", "foresight", "pace", "gradient_probe", "routine"},
     {"device_verdict"},
     {"aside", "layout"},
     {"pipeline"},
