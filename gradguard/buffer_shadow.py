@@ -108,10 +108,9 @@ class BufferShadow:
         places: list[Place] = []
         for owner in self._owners:
             versions = owner.read_versions()
-            is_written = versions != owner.versions or owner.is_norm
-            if not owner.is_silent and versions == owner.versions:
+            before, owner.versions = owner.versions, versions
+            if not owner.is_silent and versions == before:
                 continue
-            owner.versions = versions
             for i, name in enumerate(owner.names):
                 buffer, copy = owner.live.get(name), owner.copies[i]
                 if buffer is None:
@@ -119,6 +118,7 @@ class BufferShadow:
                 if buffer.shape == copy.shape and buffer.dtype == copy.dtype and buffer.device == copy.device:
                     into.append(copy)
                     source.append(buffer)
+                    is_written = owner.is_norm or versions[i] != before[i]
                     may_go_back.append(is_written and not is_overlapping(buffer))
                     places.append((owner, i))
                 else:

@@ -56,6 +56,22 @@ def measured(monitor, inverse_scale=1.0):
     return stats
 
 
+@LAW
+@given(st.integers(0, 2**16), st.integers(1, 60), st.sampled_from([torch.float32, torch.bfloat16, torch.float64]))
+def test_norms_that_arrive_late_are_those_that_are_measured_at_once(seed, count, dtype):
+    """Bit for bit, also where some parameters have no gradient."""
+    random = torch.Generator().manual_seed(seed)
+    values = [torch.randn(3, generator=random).to(dtype) for _ in range(count)]
+    grads = [None if float(torch.rand((), generator=random)) < 0.3 else value for value in values]
+    grads[0] = values[0]
+    monitor = watch(*grads, like=values[0])
+    expected, found = measured(monitor), StepStats(count)
+    rows, norms = monitor.launch()
+    monitor.read_late(found, rows, norms.numpy().astype(np.float64))
+    assert found.levels.tobytes() == expected.levels.tobytes()
+    assert (found.global_norm, found.finite) == (expected.global_norm, expected.finite)
+
+
 @st.composite
 def gradient_lists(draw):
     """One to five gradients of any shape and dtype, some of them missing."""

@@ -25,7 +25,7 @@ def test_asking_between_forward_and_backward_leaves_a_skip_and_the_buffers_alone
 
 
 class Masked(nn.Module):
-    """Buffers that nobody writes to: a mask of -inf, an expanded one; and one written to through `.data`."""
+    """Buffers that nobody writes to, a mask and an expanded one, and others written to or replaced in several ways."""
 
     def __init__(self):
         super().__init__()
@@ -34,8 +34,12 @@ class Masked(nn.Module):
         self.register_buffer("mask", torch.full((4,), -math.inf))
         self.register_buffer("expanded", torch.ones(1).expand(4))
         self.register_buffer("seen", torch.zeros(4))
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("spread", torch.zeros(1).expand(4))
 
     def forward(self, inputs):
+        self.count += 1 + inputs.detach().sum()
+        self.spread = inputs.detach().mean().expand(4)
         self.seen.data.add_(inputs.mean(0).detach())
         return (self.norm(self.layer(inputs)) * self.expanded).logaddexp(self.mask)
 

@@ -124,6 +124,24 @@ def test_a_loaded_state_that_ends_the_fused_path_makes_the_host_wait(is_later):
     assert all(p.isfinite().all() for p in run.model.parameters())
 
 
+def test_a_state_that_is_loaded_replaces_what_is_under_way():
+    """A rollback that was due for the step before would undo the weights that were just loaded."""
+    saved = {}
+
+    def rewind(run, step):
+        parts = {"model": run.model, "optimizer": run.optimizer, "guard": run.guard}
+        if step == 14:
+            saved.update({name: copy.deepcopy(part.state_dict()) for name, part in parts.items()})
+        if step == 20:
+            for name, part in parts.items():
+                part.load_state_dict(saved[name])
+
+    rules = [{"when": "nonfinite", "do": "rollback"}]
+    run = train(rules, "deferred", losses={20: NAN}, steps=21, around=rewind)
+    assert run.guard.step == 15
+    assert all(torch.equal(value, saved["model"][name]) for name, value in run.model.state_dict().items())
+
+
 def test_a_snapshot_holds_the_statistics_of_every_step_before_it():
     """It is taken when the step is judged, not while its numbers are under way."""
     immediate, deferred = (train("default", sync, steps=35) for sync in ("immediate", "deferred"))
