@@ -8,7 +8,7 @@ import tracemalloc
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.overhead.contenders import Contender, Setting
 from benchmarks.overhead.samples import PLAIN, PROBE, SNAPSHOT, Periodic, Samples
@@ -121,7 +121,7 @@ class _Held:
         gradients = {p.grad.untyped_storage().data_ptr() for p in self._params if p.grad is not None}
         found = {}
         for thing in gc.get_objects():
-            if issubclass(type(thing), Tensor) and thing.layout == torch.strided:
+            if type(thing) in (Tensor, nn.Parameter) and thing.layout == torch.strided:
                 storage = thing.untyped_storage()
                 found[storage.data_ptr()] = storage.nbytes()
         return sum(size for place, size in found.items() if place not in gradients)
