@@ -18,12 +18,14 @@ import torch
 from torch import Tensor
 
 from gradguard.entry_sample import NUM_SAMPLED, sample_positions
+from gradguard.flat_moments import flat_moments
 from gradguard.functional import dense_values, whole
 from gradguard.magnitude_bins import NUM_BINS, NUM_SIDE
 
 
 PIECE = 1 << 20  # entries; 4 MB of float32 stay in the last cache, and more pieces would cost more waiting for threads
 NUM_COUNTED = NUM_SAMPLED  # entries that the histogram of a large tensor is taken from even where all else is exact
+FLAT = 1 << 17  # entries of all tensors together up to which numpy walks them as one array
 SMALL = 1 << 16  # entries up to which tensors of one size are stacked
 STACKED = 1 << 21  # entries
 BLOCK = 1 << 13  # entries whose squares are added in float32: off by 1e-5 at most, 4e-4 for a piece as a whole
@@ -87,6 +89,12 @@ def entries_of(grad: Tensor) -> tuple[Tensor, int]:
 
 
 def _measure(members: list[tuple[int, Tensor, int]], step: int, sample: int | None, factor: float) -> DeviceColumns:
+    tensors = [tensor for _, tensor, _ in members]
+    sizes = [tensor.numel() for tensor in tensors]
+    is_flat = all(tensor.is_cpu and tensor.dtype != torch.float64 for tensor in tensors)
+    if is_flat and sum(sizes) <= FLAT and (sample is None or max(sizes) <= sample):
+        rows, _, num_entries = map(list, zip(*members, strict=True))
+        return DeviceColumns(rows, _columns_of_flat(tensors, factor), num_entries, sizes, sizes)
     stacked: dict[tuple[torch.dtype, int, bool], list[int]] = defaultdict(list)
     order: list[int] = []
     parts: list[Tensor] = []
@@ -131,6 +139,13 @@ def _sampled(tensors: list[Tensor], num_sampled: int, dtype: torch.dtype, step: 
         extents.append(_join([_extent_of_piece(piece) for piece in _pieces(entries)]))
         row.copy_(entries.gather(0, positions[entries.numel()]))
     return table, torch.stack(extents)
+
+
+def _columns_of_flat(tensors: list[Tensor], factor: float) -> Tensor:
+    """Return (R, COLUMNS) of few entries in host memory, where a call of torch costs more than the numbers."""
+    found = flat_moments([entries.float().numpy() for entries in tensors], factor)
+    head, extent, counts = map(torch.from_numpy, found)
+    return torch.cat([head, extent, _window(counts, extent)], dim=1)
 
 
 def _columns_of_rows(table: Tensor, extent: Tensor | None) -> Tensor:

@@ -53,6 +53,7 @@ FLOORS = (
         "mean_loss",
         "entry_sample",
         "wide_moments",
+        "flat_moments",
     },
     {"gradient_columns"},
     {
