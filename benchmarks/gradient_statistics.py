@@ -96,7 +96,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     large = compare("GPT-2-small: 148 tensors, 124 M entries", gpt2_small(), arguments.repeats)
-    compare("40 tensors of 256 x 256 (all read whole)", [(256, 256)] * 40, arguments.repeats)
+    compare("40 tensors of 256 x 256", [(256, 256)] * 40, arguments.repeats)
     speedup = large["tutorials' hooks"] / large["exact"]
     reads = large["sampled"] / large["one read (norms)"]
     print(
