@@ -22,11 +22,8 @@ from gradguard.exchange import mean_over_ranks
 from gradguard.foresight import Foresight
 from gradguard.gradient_probe import Read
 from gradguard.mean_loss import mean_loss
-from gradguard.monitor import Monitor
 from gradguard.observed import SampleIds
 from gradguard.pipeline import Pipeline
-from gradguard.policy.schema import Policy
-from gradguard.record.recorder import Recorder
 from gradguard.record.statistics import Flag
 from gradguard.records import Event
 from gradguard.stats import ABSENT, StepStats
@@ -56,26 +53,18 @@ class Underway:
 class DeferredPipeline(Pipeline):
     """A pipeline whose healthy steps never wait for the device; see `Pipeline` for the arguments."""
 
-    def __init__(
-        self,
-        monitor: Monitor,
-        policy: Policy,
-        scaler: torch.amp.GradScaler | None,
-        recorder: Recorder,
-        on_fault: Callable[[str, Exception], None],
-    ) -> None:
-        super().__init__(monitor, policy, scaler, recorder, on_fault)
-        monitor.packs_loss = True
+    def _set_up(self) -> None:
+        """See `Pipeline._set_up`."""
+        self.monitor.packs_loss = True
         if self.pace is not None:
             self.pace.num_owed = 2
-        self._foresight = Foresight(policy)
+        self._foresight = Foresight(self.policy)
         self._needs_device = self._foresight.needs_device()
         self._underway: Underway | None = None
         self._unread_probe: Callable[[StepStats], None] | None = None
         self._unread_statistics: Read | None = None
         self._first_deferred = 1  # the first step makes the optimizer's state, which a skipped kernel would leave unset
         self._must_drop = False
-        self._scaler = scaler
         self.reasons_to_wait = tuple(self._reasons_to_wait())
 
     def _reasons_to_wait(self) -> list[str]:
@@ -85,7 +74,7 @@ class DeferredPipeline(Pipeline):
             reasons.append(
                 "the optimizer cannot skip or clip on the device: use SGD, Adam, AdamW or Adagrad with fused=True"
             )
-        if self._scaler is not None and self._scaler.is_enabled():
+        if self.scale.is_used:
             reasons.append("GradScaler reads its scale on the host")
         if any(not isinstance(group.get("lr", 0.0), (int, float)) for group in self.target.optimizer.param_groups):
             reasons.append("the learning rate is a tensor")

@@ -85,6 +85,10 @@ class Pipeline:
         self.periodic = Periodic(policy, self._probe, self.target, self.intervening.outcomes, recorder)
         self.start_versions: list[int] = []
         self.read_parameters()
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Make what another way to wait for the device needs beside all this."""
 
     def before_step(self, losses: Sequence[Any], sample_ids: SampleIds = ()) -> None:
         """Judge the gradients as they are now and change what the policy says.

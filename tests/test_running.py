@@ -204,3 +204,19 @@ def test_a_forgotten_loss_window_is_as_new():
     assert len(window) == 0
     assert math.isnan(window.median)
     assert window.ordered == []
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.floats(2**-10, 1024, width=32), min_size=1, max_size=60), st.sampled_from([2, 5, 20, 50]))
+def test_what_is_surely_below_a_multiple_of_the_median_is_below_it(values, size):
+    """Also many pushes after the medians were sorted last, while the level falls; and it is known when it can be."""
+    window, times_known = NormWindow(1, size), 0
+    for value in sorted(values, reverse=True):
+        window.push(np.array([value], dtype=np.float32), is_plain=True)
+        for candidate in (0.5, 1.5, 3.0, 30.0):
+            level = np.array([candidate * value], dtype=np.float32)
+            if window.is_surely_below(level, 2.0):
+                times_known += 1
+                exact = np.sort(window.ring[: window.steps, 0])[(window.steps - 1) // 2]
+                assert not level[0] > 2.0 * exact
+    assert times_known

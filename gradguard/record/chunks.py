@@ -9,6 +9,7 @@ writes) are still found from the size of the file.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from io import BytesIO, FileIO
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def chunk_name(index: int) -> str:
     return f"{index:06d}.npy"
 
 
-class ChunkWriter:
+class ChunkWriter(ABC):
     """Writes rows through a buffer of fixed size; the subclass fills the row `_filled` and calls `_advance`.
 
     Args:
@@ -60,9 +61,9 @@ class ChunkWriter:
         self._allocate(num_parameters)
 
     @staticmethod
+    @abstractmethod
     def row_dtype(num_parameters: int) -> np.dtype[np.void]:
         """Return the dtype of a row about P parameters; it has no gaps."""
-        raise NotImplementedError
 
     def _advance(self) -> None:
         """Count the row that was filled in, and write the buffer when it is full.

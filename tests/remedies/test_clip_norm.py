@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.utils import clip_grad_norm_
 
+import gradguard
 from gradguard.contracts import REMEDIES
 
 
@@ -220,3 +221,20 @@ def test_repeated_entries_of_a_sparse_gradient_count_together():
     target = aim_at(model, torch.optim.SparseAdam(model.parameters(), lr=0.1))
     ClipNorm(max_norm=1.0).apply(target, None, None)
     assert target.params[0].grad.to_dense().tolist() == pytest.approx([0.6, 0.0, 0.8, 0.0])
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_of_several_limits_of_every_step_the_smallest_holds(fused):
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+    rules = [
+        {"name": name, "when": "always", "do": {"clip_norm": {"max_norm": limit}}}
+        for name, limit in (("loose", 2.0), ("tight", 0.5), ("last", 1.0))
+    ]
+    with gradguard.attach(model, optimizer, gradguard.Policy(rules=rules, sinks=[])) as guard:
+        model(torch.full((4, 3), 10.0)).sum().backward()
+        optimizer.step()
+        assert float(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])) == pytest.approx(
+            0.5, rel=1e-4
+        )
+        assert guard.last.clip_coef * guard.last.global_norm == pytest.approx(0.5, rel=1e-4)
