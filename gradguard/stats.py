@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 
 if TYPE_CHECKING:
+    from gradguard.probe_stats import Activations, Updates
     from gradguard.running import LossWindow, NormWindow
 
 FloatArray = npt.NDArray[np.float32]
@@ -70,11 +71,15 @@ class StepStats:
         scaler_skips: GradScaler's skips since the last applied step, 0 before the first one.
         found_inf: GradScaler will skip this step.
         bad_ranks: ranks that observed a non-finite loss, in distributed training.
+        initial_loss: median of the first 5 finite losses (of fewer while there are fewer); NaN before the first.
+        activations: what the probe saw in the forward passes of this step; None on most steps.
+        updates: what the probe saw the step before do; None on most steps.
         windows: {window size: rolling statistics of `levels` before this step}.
         losses: {window size: rolling statistics of the loss before this step}.
     """
 
     __slots__ = (
+        "activations",
         "bad_ranks",
         "bad_state",
         "exact_norms",
@@ -82,6 +87,7 @@ class StepStats:
         "found_inf",
         "global_norm",
         "has_loss",
+        "initial_loss",
         "is_late",
         "is_plain",
         "is_stale",
@@ -96,6 +102,7 @@ class StepStats:
         "scaler_skips",
         "sgd_reach",
         "step",
+        "updates",
         "weight_norms",
         "windows",
     )
@@ -109,7 +116,7 @@ class StepStats:
         self.levels[:], self.global_norm, self.finite = measured
 
     def is_quiet(self) -> bool:
-        """Return whether only the size of norms and loss can be wrong: finite, fresh gradients, no loss scale."""
+        """Return whether only the size of norms and loss can be wrong: fresh finite gradients, no scale, no probe."""
         return (
             self.finite
             and not self.overflowed
@@ -117,6 +124,8 @@ class StepStats:
             and not self.is_stale
             and not self.found_inf
             and self.loss_scale == 1.0
+            and self.activations is None
+            and self.updates is None
             and (not self.has_loss or isfinite(self.loss))
         )
 
@@ -146,5 +155,8 @@ class StepStats:
         self.scaler_skips = 0
         self.found_inf = False
         self.bad_ranks: tuple[int, ...] = ()
+        self.initial_loss = float("nan")
+        self.activations: Activations | None = None
+        self.updates: Updates | None = None
         self.windows: dict[int, NormWindow] = {}
         self.losses: dict[int, LossWindow] = {}

@@ -41,6 +41,7 @@ FLOORS = (
         "trigger",
         "sharded",
         "magnitude_bins",
+        "probe_stats",
     },
     {
         "contracts",
