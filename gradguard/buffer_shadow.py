@@ -42,6 +42,32 @@ class _Owner:
         return True
 
 
+class _Usual:
+    """What there is to copy when every buffer is the tensor that it was and no large one was written to."""
+
+    def __init__(self, owners: list[_Owner]) -> None:
+        silent = [(owner, i) for owner in owners if owner.is_silent for i in range(len(owner.names))]
+        self._others = [owner for owner in owners if not owner.is_silent]
+        self._live = [(owner.live, name := owner.names[i], owner.live.get(name)) for owner, i in silent]
+        self._source = [buffer for _, _, buffer in self._live if buffer is not None]
+        self._shapes = [buffer.shape for buffer in self._source]
+        self._into = [owner.copies[i] for owner, i in silent if owner.live.get(owner.names[i]) is not None]
+
+    def copy(self) -> bool:
+        """Copy; return False, with nothing done, when this is another kind of step."""
+        for live, name, buffer in self._live:
+            if live.get(name) is not buffer:
+                return False
+        if [buffer.shape for buffer in self._source] != self._shapes:
+            return False
+        for owner in self._others:
+            if owner.read_versions() != owner.versions:
+                return False
+        if self._into:
+            torch._foreach_copy_(self._into, self._source)
+        return True
+
+
 Place = tuple[_Owner, int]
 _SHADOWS: WeakKeyDictionary[nn.Module, BufferShadow] = WeakKeyDictionary()
 
@@ -63,6 +89,7 @@ class BufferShadow:
         """Copy the buffers that the model has now, as they are."""
         self._owners = [_Owner(module) for module in model.modules() if module._buffers]
         self._owners = [owner for owner in self._owners if owner.names]
+        self._usual: _Usual | None = None
 
     @classmethod
     def of(cls, model: nn.Module) -> BufferShadow:
@@ -102,6 +129,8 @@ class BufferShadow:
             Where the device could not have put a value back, for `restore_at`: buffers that nobody was seen to write
             to, or that cannot be written to.
         """
+        if unless is None and self._usual is not None and self._usual.copy():
+            return []
         into: list[Tensor] = []
         source: list[Tensor] = []
         may_go_back: list[bool] = []
@@ -131,6 +160,8 @@ class BufferShadow:
             source = chosen
         if into:
             torch._foreach_copy_(into, source)
+        if unless is None:
+            self._usual = _Usual(self._owners)
         return [place for place, may in zip(places, may_go_back, strict=True) if not may]
 
     @torch.no_grad()

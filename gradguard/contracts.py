@@ -17,7 +17,7 @@ from gradguard.errors import GradguardError
 from gradguard.records import AnyRecord, Change, Finding
 from gradguard.registry import Component, Registry
 from gradguard.stats import ParameterTable
-from gradguard.trigger import Trigger
+from gradguard.trigger import Calm, Trigger
 
 
 if TYPE_CHECKING:
@@ -81,6 +81,22 @@ class Diagnosis(Component, Generic[S]):
             stats: `step`, `lr`, the rolling statistics and what was sampled are those of the step to come.
         """
         return ()
+
+    def calm(self, state: S, stats: StepStats) -> Calm | None:
+        """Return bounds on the steps to come within which `update` finds nothing; None when there are none.
+
+        Only `StepStats.is_quiet` steps with a loss as before are meant, at which every gradient is there and not zero.
+        They are taken in at once, and handed to `pass_by` in order a few steps later.
+
+        Args:
+            state: after the last step.
+            stats: of the last step; its rolling statistics have taken it in.
+        """
+        return Calm() if self.rests_when_quiet() else None
+
+    def pass_by(self, state: S, stats: StepStats) -> S:
+        """Return the next state, as `update` would at a step that `calm` had covered."""
+        return self.update(state, stats)[0]
 
     def dump_state(self, state: S) -> dict[str, Any]:
         """Return a copy of what changes in a state; what is fixed (the parameter table, sets of rows) is left out."""

@@ -135,7 +135,7 @@ class DeferredPipeline(Pipeline):
         stats.levels.fill(ABSENT)
         stats.has_loss, stats.loss = bool(losses), mean_loss(losses) if losses else math.nan
         stats.global_norm, stats.finite = 0.0, False
-        self._learn_and_record(int(Flag.SKIPPED_BY_GUARD))
+        self.learn_and_record(int(Flag.SKIPPED_BY_GUARD))
         message = "this step's gradients were of the weights before the rollback: it was not taken"
         self.recorder.write(Event(step=self.step, event="step_dropped", message=message))
 

@@ -66,6 +66,7 @@ class Guard:
         self._is_off = False
         self._is_closed = False
         self._observed = Observed()
+        self._is_loss_read = policy.monitor.sync == "immediate"
         self._report: StepReport | None = None
         sinks = [sink.model_copy(deep=True) for sink in policy.sinks]
         self._recorder = Recorder(directory, sinks, self._fault)
@@ -80,7 +81,7 @@ class Guard:
         except BaseException:
             self._pipeline.watch.close()
             raise
-        self._finalizer = weakref.finalize(self, self._recorder.flush)
+        self._finalizer = weakref.finalize(self, self._pipeline.flush)
 
     def observe(self, loss: Tensor | float, sample_ids: Iterable[int | str] | None = None) -> None:
         """Hand in the loss of the step that comes next; several of one step (micro-batches) are averaged.
@@ -92,7 +93,7 @@ class Guard:
         Raises:
             UsageError: not a number, or a tensor with several elements.
         """
-        given = checked_loss(loss)
+        given = checked_loss(loss, self._is_loss_read)
         if self._is_off:
             return
         if self._pipeline.scale.is_used:

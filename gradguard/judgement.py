@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from gradguard.contracts import Diagnosis
 from gradguard.policy.patterns import select
 from gradguard.policy.schema import Policy, Rule
 from gradguard.records import Finding
 from gradguard.running import LossWindow, NormWindow
 from gradguard.stats import FloatArray, ParameterTable, StepStats
-from gradguard.trigger import Trigger
+from gradguard.trigger import Calm, Trigger
 
 
 class Entry:
@@ -87,8 +89,7 @@ class Judgement:
             try:
                 entry.state, finding = entry.update(entry.state, stats)
             except Exception as error:  # a diagnosis may be anyone's; the training must not end with it
-                entry.update = _rest
-                self._on_fault(f"diagnosis {entry.diagnosis.name!r} (now off)", error)
+                self._switch_off(entry, error)
                 continue
             if finding is not None:
                 found.extend((index, rule, finding) for index, rule in entry.rules)
@@ -96,6 +97,43 @@ class Judgement:
             return []
         found.sort(key=lambda item: item[0])
         return [(rule, finding) for _, rule, finding in found]
+
+    def _switch_off(self, entry: Entry, error: Exception) -> None:
+        entry.update = _rest
+        self._watchful = [other for other in self._watchful if other is not entry]
+        self._on_fault(f"diagnosis {entry.diagnosis.name!r} (now off)", error)
+
+    def calm(self, stats: StepStats) -> Calm | None:
+        """Return the bounds within which no diagnosis finds anything at the steps to come, None if one has none."""
+        whole = Calm()
+        for entry in self._watchful:
+            try:
+                calm = entry.diagnosis.calm(entry.state, stats)
+            except Exception as error:  # as in `judge`
+                self._switch_off(entry, error)
+                return None
+            if calm is None:
+                return None
+            levels = calm.levels if whole.levels is None else whole.levels
+            if calm.levels is not None and whole.levels is not None:
+                levels = np.minimum(whole.levels, calm.levels)
+            whole = Calm(
+                min(whole.steps, calm.steps),
+                max(whole.loss_above, calm.loss_above),
+                calm.loss_most if not calm.loss_most > whole.loss_most else whole.loss_most,
+                levels,
+                min(whole.reach, calm.reach),
+            )
+        return whole
+
+    def pass_by(self, stats: StepStats) -> None:
+        """Take in a step that `calm` had covered."""
+        stats.windows, stats.losses = self.windows, self.losses
+        for entry in self._watchful:
+            try:
+                entry.state = entry.diagnosis.pass_by(entry.state, stats)
+            except Exception as error:  # as in `judge`
+                self._switch_off(entry, error)
 
     def triggers(self, stats: StepStats) -> dict[str, Sequence[Trigger]]:
         """Return by rule on what its diagnosis will fire at the step that `stats` is about."""

@@ -135,6 +135,16 @@ class Monitor:
             stats.norms[present] *= inverse_scale
         self._finish(grads, stats, inverse_scale)
 
+    def plain_norms(self) -> FloatArray | None:
+        """Return the (P,) float32 gradient norms if every parameter has a dense one of the same kind, else None."""
+        if self._is_sometimes_absent or not self._is_uniform:
+            return None
+        try:
+            norms = torch._foreach_norm([param.grad for param in self.params], 2, dtype=torch.float32)  # type: ignore[misc]
+        except (TypeError, NotImplementedError, RuntimeError):
+            return None
+        return _numpy(torch.stack(norms))
+
     def _loss_to_pack(self, losses: Sequence[Any]) -> Tensor | None:
         """Return the loss that may take the norms' transfer: one float32 tensor where the gradients are."""
         loss = losses[0] if len(losses) == 1 and self.packs_loss else None
@@ -151,7 +161,7 @@ class Monitor:
         norms = stats.norms
         if self._is_sometimes_absent or not self._is_uniform:
             norms = np.maximum(norms, 0.0)  # an absent gradient has none
-        total, stats.is_plain = _sum_up(norms)
+        total, stats.is_plain = sum_up(norms)
         stats.finite = True
         stats.overflowed = ()
         stats.exact_norms = {}
@@ -220,7 +230,7 @@ class Monitor:
         stats.norms.fill(ABSENT)
         stats.norms[rows] = norms
         stats.exact_norms, stats.overflowed = {}, ()
-        stats.global_norm, is_plain = _sum_up(np.maximum(stats.norms, 0.0))
+        stats.global_norm, is_plain = sum_up(np.maximum(stats.norms, 0.0))
         stats.finite = stats.global_norm < math.inf
         stats.is_plain = stats.finite and is_plain
         stats.nonfinite = {}
@@ -268,7 +278,7 @@ class Monitor:
         return tuple(self.table.names[i] for i in nonfinite_tensors([param.detach() for param in self.params]))
 
 
-def _sum_up(norms: FloatArray) -> tuple[float, bool]:
+def sum_up(norms: FloatArray) -> tuple[float, bool]:
     """Return the L2 norm of norms, in float64, and whether all of them are above 0; without arrays if they are few."""
     if len(norms) <= FEW:
         values = norms.tolist()

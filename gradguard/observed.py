@@ -49,8 +49,12 @@ class Observed:
         self._items = []
 
 
-def checked_loss(loss: Any) -> Any:
+def checked_loss(loss: Any, is_read: bool = False) -> Any:
     """Return a loss detached from its graph.
+
+    Args:
+        loss: one element, a tensor or a number.
+        is_read: return a float where reading the loss waits for no device.
 
     Raises:
         UsageError: not a number, or a tensor with several elements.
@@ -60,6 +64,8 @@ def checked_loss(loss: Any) -> Any:
         0.5
     """
     if isinstance(loss, Tensor):
+        if is_read and loss.is_cpu and loss.numel() == 1 and isinstance(value := loss.item(), float):
+            return value
         if loss.is_complex():
             raise UsageError(
                 "observe() expects a real loss, got a complex tensor; pass its absolute value or real part"

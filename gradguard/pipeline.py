@@ -24,9 +24,10 @@ from gradguard.observed import SampleIds
 from gradguard.pace import Pace
 from gradguard.periodic import Periodic
 from gradguard.policy.schema import Policy, Rule
+from gradguard.quiet_steps import QuietSteps
 from gradguard.record.recorder import Recorder
 from gradguard.record.statistics import Flag
-from gradguard.records import AnyRecord, Event, Finding
+from gradguard.records import AnyRecord, Finding
 from gradguard.reset_watch import ResetWatch
 from gradguard.routine import Routine
 from gradguard.snapshots import Snapshots
@@ -84,6 +85,7 @@ class Pipeline:
         self.watch = ResetWatch(self.monitor.params)
         self.periodic = Periodic(policy, self._probe, self.target, self.intervening.outcomes, recorder)
         self.start_versions: list[int] = []
+        self.quiet = QuietSteps(self)
         self.read_parameters()
         self._set_up()
 
@@ -97,17 +99,23 @@ class Pipeline:
             losses: observed since the step before; floats or one-element tensors.
             sample_ids: of the data that this step is about.
         """
+        if self.quiet.left > 0 and self.quiet.take(losses):
+            return
+        self.quiet.settle()
         self._prepare()
         self._read(losses)
         if self.step >= self.gradient_probe.next_step:
             self.gradient_probe.take(self.step, self.monitor, 1.0 / self.target.gradient_scale)
         self._judge(sample_ids)
+        self.quiet.arm()
 
     def settle(self) -> None:
-        """Take in what is still under way to the host; nothing is, where the host waits at each step."""
+        """Take in what the steps so far still wait for, so that whatever is asked of the pipeline is up to date."""
+        self.quiet.settle()
 
     def parameters_changed(self) -> None:
         """Note that parameters or the optimizer's state were replaced."""
+        self.quiet.disarm()
 
     def _prepare(self) -> None:
         """Forget the step before, and read afresh what was replaced since."""
@@ -138,7 +146,7 @@ class Pipeline:
             self.routine.apply_alone(target)
             if target.grad_scale is not None and not target.is_past:
                 target.grad_scale.put_on()
-        self._learn_and_record(0)
+        self.learn_and_record(0)
 
     def put_effects_on(self) -> None:
         """Put in force for this step what earlier interventions left."""
@@ -152,34 +160,22 @@ class Pipeline:
         for effect in self.target.effects.values():
             effect.take_off(self.target)
 
-    def record_scaler_skips(self, count: int) -> None:
-        """Record the scaler's skips; it spares the weights, but a NaN in the forward pass went into the buffers."""
-        buffers = self.target.buffers
-        restored = buffers.restore() if buffers is not None and not buffers.is_finite() else 0
-        self.recorder.write(
-            Event(
-                step=self.step,
-                event="scaler_skip",
-                message=(
-                    f"GradScaler skipped {count} step{'s' if count > 1 else ''}, scale now {self.scale.last_scale:g}"
-                ),
-                data={"skips": count, "loss_scale": self.scale.last_scale, "buffers_restored": restored},
-            ),
-            durable=False,
-        )
+    def lr(self) -> float:
+        """Return the learning rate of the first param group."""
+        rate = self.target.optimizer.param_groups[0].get("lr", 0.0)
+        return rate if rate.__class__ is float else float(rate)
 
     def _read(self, losses: Sequence[Any]) -> None:
         """Fill the stats of this step."""
         stats = self.stats
-        rate = self.target.optimizer.param_groups[0]["lr"] if "lr" in self.target.optimizer.param_groups[0] else 0.0
-        stats.lr = rate if rate.__class__ is float else float(rate)
+        stats.lr = self.lr()
         stats.is_stale = self.watch.is_stale
         inverse_scale = 1.0
         if self.scale.is_used or hasattr(self.target.optimizer, "grad_scale"):
             inverse_scale = self.scale.read(self.target.optimizer, stats)
             self.target.gradient_scale = 1.0 / inverse_scale
             if stats.found_inf:
-                self.record_scaler_skips(1)
+                aside.record_scaler_skips(self, 1)
         if self.pace is None:
             self.monitor.measure(stats, inverse_scale, losses)
         else:
@@ -222,9 +218,10 @@ class Pipeline:
             self.judgement.load_state_dict(target.restored.windows)
             self.periodic.probe_at(self.step + 1)
         stats.put_back(measured)  # remedies noted the norms that they left; what was measured is what is remembered
-        self._learn_and_record(flags)
+        self.learn_and_record(flags)
 
-    def _learn_and_record(self, flags: int) -> None:
+    def learn_and_record(self, flags: int) -> None:
+        """Take the step into the rolling statistics if it was sound, and write its row."""
         stats = self.stats
         if stats.found_inf:
             flags |= Flag.SKIPPED_BY_SCALER
@@ -249,15 +246,17 @@ class Pipeline:
     def after_step(self) -> None:
         """Undo what was only for the step, accept its results, and do what is due now and then."""
         target = self.target
-        self.take_effects_off()
-        if target.effects:
+        if not self.quiet.is_last:
+            self.take_effects_off()
             target.effects = {name: effect for name, effect in target.effects.items() if effect.goes_on(self.step + 1)}
+            self.scale.after_step(self.stats)
         self.watch.after_step()
-        self.scale.after_step(self.stats)
         if target.buffers is not None and not target.is_skipped and len(target.buffers):
             target.buffers.accept()
         self.step += 1
         if self.step >= self.periodic.next_due:
+            self.quiet.settle()
+            self.quiet.disarm()
             self.periodic.run(self.step, self.stats, self.judgement)
 
     def report(self) -> StepReport:
@@ -284,6 +283,11 @@ class Pipeline:
             aside.judge_last_step(self)
         self.periodic.give_up(self.step, self.judgement)
         self.watch.close()
+
+    def flush(self) -> None:
+        """Hand over to the disk what is known of the steps so far."""
+        self.quiet.settle()
+        self.recorder.flush()
 
     def read_parameters(self) -> None:
         """Tell the remedies which parameters there are."""

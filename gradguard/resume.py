@@ -34,6 +34,7 @@ def dump(pipeline: Pipeline) -> dict[str, Any]:
 
 def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
     """Put a dumped state into a pipeline; the model and the optimizer must have been loaded before."""
+    pipeline.quiet.settle()
     plain = from_plain({key: value for key, value in state.items() if key != "snapshots"})
     target, stats, periodic = pipeline.target, pipeline.stats, pipeline.periodic
     pipeline.step = plain["step"]

@@ -11,7 +11,6 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
-from operator import gt
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,7 @@ from gradguard.stats import FloatArray
 
 
 FLOAT32_MAX = np.finfo(np.float32).max
-FEW = 64  # rows, up to which comparing lists takes less time than calling numpy
-SORT_EVERY = 8  # pushes, at most
+SORT_EVERY = 20  # pushes, at most
 OUTLIERS = 3  # that do not hide the next one: as many as there may be before a rule climbs its ladder
 MAD_TO_SIGMA = 1.4826  # makes the median absolute deviation agree with the standard deviation of a normal distribution
 
@@ -69,7 +67,7 @@ class NormWindow:
         self._floor: FloatArray | None = None  # below every median for as long as `_left` > 0
         self._left = 0  # pushes until the medians must be sorted out again
         self._is_sorted = True
-        self._limits: dict[float, FloatArray | list[float]] = {}
+        self._limits: dict[float, FloatArray] = {}
 
     @property
     def median(self) -> FloatArray:
@@ -118,22 +116,30 @@ class NormWindow:
             self._left = min(SORT_EVERY, middle)
             self._floor = ordered[:, middle - self._left]
 
-    def is_surely_below(self, values: FloatArray, ratio: float) -> bool:
-        """Return True only if no value is above `ratio` times its row's median; False if that is not known cheaply.
+    def surely_below(self, ratio: float, num_pushes: int = 0) -> tuple[FloatArray, int] | None:
+        """Return ((R,) float32, below `ratio` times each row's median; for how many pushes), None if unknown.
 
         Each push moves a median by one place among the sorted values at most, so that k places below the last sorted
         median there is a bound for the next k pushes.
+
+        Args:
+            ratio: > 0.
+            num_pushes: for how many pushes it should hold; if the present bound does not, another is sorted out.
         """
+        if self._left < num_pushes:
+            self._sort()
         if self._floor is None:
-            return False
+            return None
         limits = self._limits.get(ratio)
         if limits is None:
             ratio32 = np.float32(ratio * (1.0 - 1e-6))
-            array = np.minimum(self._floor, FLOAT32_MAX / ratio32) * ratio32
-            limits = self._limits[ratio] = array.tolist() if len(array) <= FEW else array
-        if limits.__class__ is list:
-            return not any(map(gt, values.tolist(), limits))
-        return not np.count_nonzero(values > limits)
+            limits = self._limits[ratio] = np.minimum(self._floor, FLOAT32_MAX / ratio32) * ratio32
+        return limits, self._left
+
+    def is_surely_below(self, values: FloatArray, ratio: float) -> bool:
+        """Return True only if no value is above `ratio` times its row's median; False if that is not known cheaply."""
+        bound = self.surely_below(ratio)
+        return bound is not None and not np.count_nonzero(values > bound[0])
 
     def log_deviation(self, row: int) -> float:
         """Return 1.4826 MAD of the logarithms in one row's window, a robust standard deviation of ln(value)."""
@@ -210,6 +216,17 @@ class LossWindow:
     def upper(self) -> float:
         """Largest loss but for outliers, NaN while the window is empty."""
         return largest_but_outliers(self.ordered)
+
+    def surely_usual(self, num_pushes: int) -> tuple[float, float]:
+        """Return what `median` and `upper` do not fall below during the next pushes; NaN where that is not known.
+
+        A push moves either by one place among the sorted losses at most.
+        """
+        middle, outer = (len(self.ordered) - 1) // 2 - num_pushes, len(self.ordered) - 1 - OUTLIERS - num_pushes
+        return (
+            self.ordered[middle] if middle >= 0 else math.nan,
+            self.ordered[outer] if outer >= 0 else math.nan,
+        )
 
     @property
     def minimum(self) -> float:

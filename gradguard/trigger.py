@@ -1,9 +1,14 @@
-"""A condition on the step to come: what must be exceeded for a diagnosis to fire, told before anything is measured."""
+"""What a diagnosis can say about steps to come, before anything is measured: on what it fires, and on what not."""
 
 from __future__ import annotations
 
 import math
 from typing import Literal, NamedTuple
+
+from gradguard.stats import FloatArray
+
+
+MANY = 1 << 62
 
 
 class Trigger(NamedTuple):
@@ -18,3 +23,21 @@ class Trigger(NamedTuple):
     quantity: Literal["global_norm", "loss", "nonfinite"]
     above: float = math.inf
     has_baseline: bool = True
+
+
+class Calm(NamedTuple):
+    """A promise: on quiet steps within these bounds a diagnosis surely finds nothing.
+
+    Args:
+        steps: how many steps from here on it holds for.
+        loss_above: every observed loss is above this,
+        loss_most: and at most this.
+        levels: (P + 1,) float32, what no norm exceeds; None for no bound.
+        reach: what learning rate times global norm does not exceed.
+    """
+
+    steps: int = MANY
+    loss_above: float = -math.inf
+    loss_most: float = math.inf
+    levels: FloatArray | None = None
+    reach: float = math.inf

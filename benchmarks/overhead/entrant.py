@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.overhead.contenders import Contender, Setting
-from benchmarks.overhead.samples import PLAIN, PROBE, SNAPSHOT, Periodic, Samples
+from benchmarks.overhead.samples import NOTED, PLAIN, PROBE, SNAPSHOT, Periodic, Samples
 from benchmarks.overhead.workloads import Batch
 
 
@@ -77,7 +77,9 @@ class Entrant:
             kinds.append(SNAPSHOT)
         self.samples.backward.append(middle - start)
         self.samples.step.append(end - middle)
-        self.samples.kinds.append(PLAIN if not kinds else kinds[0] if len(kinds) == 1 else "")
+        if not kinds:
+            kinds.append(NOTED if guard is not None and guard._pipeline.quiet.is_last else PLAIN)
+        self.samples.kinds.append(kinds[0] if len(kinds) == 1 else "")
 
     def periodic(self) -> Periodic | None:
         """Return how often the guard does what it does now and then; None without a guard."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 NUM_RESAMPLES = 400
-PLAIN, PROBE, SNAPSHOT = "plain", "probe", "snapshot"
+PLAIN, NOTED, PROBE, SNAPSHOT = "plain", "noted", "probe", "snapshot"
 
 Floats = npt.NDArray[np.float64]
 
@@ -22,7 +22,8 @@ class Samples:
     Args:
         backward: zero_grad, forward and backward.
         step: what the contender does, and the optimizer's step.
-        kinds: what else a guard did in that step: nothing ("plain"), a "probe", a "snapshot", or both ("").
+        kinds: what else a guard did in that step: nothing ("plain"), not even all of its own work, which it puts off to
+            a plain one ("noted"), a "probe", a "snapshot", or both ("").
     """
 
     backward: list[float] = field(default_factory=list)
@@ -48,7 +49,8 @@ class Timing:
     """One contender in one cell; times are microseconds, intervals 95 %.
 
     Args:
-        step: median of a step at which nothing else is due.
+        step: median of a step at which nothing else is due; where some of the work is put off, the mean of the medians
+            of both kinds of step, weighted by how often they come.
         overhead: that less the bare step's; backward and step together where the contender works in the backward.
         overhead_interval: of the overhead.
         ratio: overhead divided by that of the `clip_grad_norm_` it stands against; None where that is not above zero.
@@ -96,21 +98,20 @@ def compare(
         (100, 0.5, 0.667)
     """
     own = {name: _Own(each) for name, each in samples.items()}
-    plain = np.all([each.kinds == PLAIN for each in own.values()], axis=0)
+    plain = np.all([np.isin(each.kinds, (PLAIN, NOTED)) for each in own.values()], axis=0)
     rounds = np.flatnonzero(plain if plain.any() else ~plain)
     drawn = np.random.default_rng(0).choice(rounds, (NUM_RESAMPLES, len(rounds)))
     rows = np.vstack([rounds, drawn])  # the first row is what was measured
 
     def overheads(name: str) -> Floats:
         is_whole = name in in_backward
-        times, bare = own[name].times(is_whole), own["bare"].times(is_whole)
-        return np.asarray(np.median(times[rows], axis=1) - np.median(bare[rows], axis=1), dtype=np.float64)
+        return own[name].center(is_whole, rows) - own["bare"].center(is_whole, rows)
 
     def timing(name: str) -> Timing:
         is_whole = name in in_backward
         overhead, anchor = overheads(name), overheads(against[name])
         is_seen, is_sure = anchor[0] > 0, bool(np.all(anchor > 0))
-        step, other = (float(np.median(own[each].step[rounds])) for each in (name, against[name]))
+        step, other = (float(own[each].center(False, rows[:1])[0]) for each in (name, against[name]))
         probe, snapshot = (own[name].extra(kind, step) for kind in (PROBE, SNAPSHOT))
         return Timing(
             step=step,
@@ -139,6 +140,15 @@ class _Own:
 
     def times(self, is_whole: bool) -> Floats:
         return self.backward + self.step if is_whole else self.step
+
+    def center(self, is_whole: bool, rows: npt.NDArray[np.int64]) -> Floats:
+        """Return the median time of each row of rounds: of each kind of step, weighted by its share of the first."""
+        times, total = self.times(is_whole), np.zeros(len(rows))
+        for kind in np.unique(self.kinds[rows[0]]):
+            is_kind = self.kinds == kind
+            share = float(np.mean(is_kind[rows[0]]))
+            total += share * np.nanmedian(np.where(is_kind, times, np.nan)[rows], axis=1)
+        return total
 
     def extra(self, kind: str, plain: float) -> float | None:
         """Return what a step of this kind takes longer than a plain one; None when there was none."""

@@ -11,6 +11,7 @@ from pydantic import Field
 from gradguard.contracts import DIAGNOSES, Diagnosis
 from gradguard.records import Finding, Severity
 from gradguard.stats import ParameterTable, StepStats
+from gradguard.trigger import Calm
 
 
 NUM_FIRST = 5  # losses whose median is the initial loss L0
@@ -69,11 +70,8 @@ class Divergence(Diagnosis[DivergenceState]):
     def update(self, state: DivergenceState, stats: StepStats) -> tuple[DivergenceState, Finding | None]:
         if not stats.has_loss or not math.isfinite(stats.loss) or not stats.finite:
             return state, None
-        losses, norms = state.recent_losses, state.recent_norms
-        losses.append(stats.loss)
-        norms.append(stats.global_norm)
-        if len(losses) > NUM_RECENT:
-            del losses[0], norms[0]
+        losses = state.recent_losses
+        self.pass_by(state, stats)
         if len(state.first_losses) < NUM_FIRST:
             state.first_losses.append(stats.loss)
             state.first_norms.append(stats.global_norm)
@@ -82,6 +80,27 @@ class Divergence(Diagnosis[DivergenceState]):
         if len(losses) < NUM_RECENT or stats.step < NUM_RECENT or stats.loss < state.first_losses[0]:
             return state, None
         return state, self._judge(state, stats)
+
+    def pass_by(self, state: DivergenceState, stats: StepStats) -> DivergenceState:
+        if stats.has_loss:
+            state.recent_losses.append(stats.loss)
+            state.recent_norms.append(stats.global_norm)
+            if len(state.recent_losses) > NUM_RECENT:
+                del state.recent_losses[0], state.recent_norms[0]
+        return state
+
+    def calm(self, state: DivergenceState, stats: StepStats) -> Calm | None:
+        if not stats.has_loss:
+            return Calm()
+        if stats.step < RUNAWAY_STEPS or len(state.first_losses) < NUM_FIRST:
+            return None
+        _, threshold = self._threshold(state)
+        return Calm(loss_most=threshold) if max(state.recent_losses) <= threshold else None
+
+    def _threshold(self, state: DivergenceState) -> tuple[float, float]:
+        """Return (initial loss, what the median of the recent ones must exceed)."""
+        initial = min(state.first_losses[0], _median(state.first_losses))
+        return initial, initial + (self.ratio - 1.0) * abs(initial) + 3.0 * _noise(state)
 
     def _runs_away(self, state: DivergenceState) -> bool:
         losses, norms = state.recent_losses[-3:], state.recent_norms[-3:]
@@ -93,10 +112,8 @@ class Divergence(Diagnosis[DivergenceState]):
         )
 
     def _judge(self, state: DivergenceState, stats: StepStats) -> Finding | None:
-        initial = min(state.first_losses[0], _median(state.first_losses))
+        initial, threshold = self._threshold(state)
         recent = _median(state.recent_losses)
-        noise = max(state.first_losses) - min(state.first_losses) if min(state.first_losses) <= 0 else 0.0
-        threshold = initial + (self.ratio - 1.0) * abs(initial) + 3.0 * noise
         if not recent > threshold:
             return None
         if stats.step - state.last_alarm < REPEAT_AFTER:
@@ -108,7 +125,7 @@ class Divergence(Diagnosis[DivergenceState]):
         severity: Severity = "critical" if grew and (is_running_away or is_lost_at_once) else "info"
         if severity == "info":
             base = _median(state.first_losses)  # one low first loss is no reason to speak
-            is_high = recent > base + (self.ratio - 1.0) * abs(base) + 3.0 * noise
+            is_high = recent > base + (self.ratio - 1.0) * abs(base) + 3.0 * _noise(state)
             if not is_high or stats.step - state.last_alarm < REPEAT_INFO_AFTER:
                 return None
         return self._finding(state, stats, recent, initial, threshold, severity, "loss above its start")
@@ -138,6 +155,11 @@ class Divergence(Diagnosis[DivergenceState]):
             advice="Lower the learning rate by a factor of 10, or warm it up; scale inputs and targets.",
             evidence={"kind": kind, "first_norm": first, "recent_norm": now},
         )
+
+
+def _noise(state: DivergenceState) -> float:
+    """Return the range of the first losses where it is the only scale that there is: when some are not positive."""
+    return max(state.first_losses) - min(state.first_losses) if min(state.first_losses) <= 0 else 0.0
 
 
 def _median(values: list[float]) -> float:

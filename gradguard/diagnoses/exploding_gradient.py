@@ -16,11 +16,12 @@ from gradguard.norm_limit import NO_BASELINE
 from gradguard.records import MAX_NAMES, Finding, Severity
 from gradguard.running import NormWindow
 from gradguard.stats import FloatArray, ParameterTable, StepStats
-from gradguard.trigger import Trigger
+from gradguard.trigger import Calm, Trigger
 
 
 EARLY = 5  # steps from which an extreme global norm is believed although the window is still short
 MIN_DEVIATION = 0.1  # floor of the deviation in ln units: a calm window must not make 10 % look like an outlier
+CALM_STEPS = 12  # for which norms should be bounded beforehand, where that is cheap
 HOPELESS = 10.0  # times max_update, from which no growth is needed in a model of several layers
 HABIT = 1.5  # over the largest norm but for outliers: what was there four times in a window is a habit
 GROWTH = 10.0  # over the step before, from which an update larger than the weights is a run that runs away
@@ -131,6 +132,19 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
             and stats.lr * stats.global_norm <= self.max_update * stats.sgd_reach
             and stats.windows[self.window].is_surely_below(stats.levels, self.ratio)
         )
+
+    def pass_by(self, state: ExplodingState, stats: StepStats) -> ExplodingState:
+        state.last_norm = stats.global_norm
+        return state
+
+    def calm(self, state: ExplodingState, stats: StepStats) -> Calm | None:
+        if self.rests_when_quiet():
+            return Calm()
+        bound = stats.windows[self.window].surely_below(self.ratio, CALM_STEPS) if state.start is not None else None
+        if bound is None:
+            return None
+        levels, steps = bound
+        return Calm(steps, levels=levels, reach=self.max_update * stats.sgd_reach)
 
     def triggers(self, state: ExplodingState, stats: StepStats) -> Sequence[Trigger]:
         if not state.covers_all or self.about == "overflow":

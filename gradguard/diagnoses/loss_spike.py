@@ -12,7 +12,7 @@ from gradguard.contracts import DIAGNOSES, Diagnosis
 from gradguard.records import Finding
 from gradguard.running import LossWindow
 from gradguard.stats import ParameterTable, StepStats
-from gradguard.trigger import Trigger
+from gradguard.trigger import Calm, Trigger
 
 
 NUM_FIRST = 5  # losses whose median is the initial loss
@@ -26,6 +26,7 @@ UNDONE_LOSS = 1.2  # a loss this many times the initial one
 LEARNED_LOSS = 0.6  # in a run that had come down to this share of it is a spike whatever the ratio
 RAISED_LOSS = 3.0  # unless the loss is this many times the initial one
 RAISED_LR = 1.5  # a learning rate this far above the window's usual one explains a higher loss
+CALM_STEPS = 20  # for which the loss is bounded beforehand
 
 
 @dataclass
@@ -78,14 +79,33 @@ class LossSpike(Diagnosis[LossSpikeState]):
         if not stats.has_loss or not math.isfinite(stats.loss):
             return state, None
         losses = stats.losses[self.window]
-        state.rates.append(stats.lr)
-        if len(state.rates) > self.window:
-            del state.rates[0]
+        self.pass_by(state, stats)
         is_judged = len(losses) >= min(EARLY, self.window) and stats.loss > losses.upper
         finding = self._judge(state, stats, losses) if is_judged else None
         if len(state.first) < NUM_FIRST:
             state.first.append(stats.loss)
         return state, finding
+
+    def pass_by(self, state: LossSpikeState, stats: StepStats) -> LossSpikeState:
+        if stats.has_loss:
+            state.rates.append(stats.lr)
+            if len(state.rates) > self.window:
+                del state.rates[0]
+        return state
+
+    def calm(self, state: LossSpikeState, stats: StepStats) -> Calm | None:
+        losses = stats.losses[self.window]
+        if not stats.has_loss:
+            return Calm()
+        if len(losses) < min(self.warmup, self.window):
+            return None
+        steps = min(CALM_STEPS, (len(losses) - 1) // 2)
+        median, upper = losses.surely_usual(steps)
+        if losses.minimum > 0:  # and stays so, since every loss to come is
+            initial = sorted(state.first)[len(state.first) // 2]
+            risen = min(self.ratio * median, UNDONE_LOSS * initial)
+            return Calm(steps, 0.0, risen if not upper > risen else upper)
+        return Calm(steps, -math.inf, upper)
 
     def triggers(self, state: LossSpikeState, stats: StepStats) -> Sequence[Trigger]:
         losses = stats.losses[self.window]

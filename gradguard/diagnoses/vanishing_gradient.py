@@ -13,6 +13,7 @@ from pydantic import Field
 from gradguard.contracts import DIAGNOSES, Diagnosis
 from gradguard.records import MAX_NAMES, Finding
 from gradguard.stats import ABSENT, ParameterTable, StepStats
+from gradguard.trigger import Calm
 
 
 STRIDE = 10  # steps between checks
@@ -83,6 +84,14 @@ class VanishingGradient(Diagnosis[VanishingState]):
         state.ratios.append(float(norms[0] / norms[-1]))
         del state.spreads[:-CHECKS], state.ratios[:-CHECKS]
         return state, self._judge(state, stats, relative, state.matrices[usable])
+
+    def pass_by(self, state: VanishingState, stats: StepStats) -> VanishingState:
+        return state if stats.step % STRIDE else self.update(state, stats)[0]
+
+    def calm(self, state: VanishingState, stats: StepStats) -> Calm | None:
+        if stats.has_loss and len(state.first_losses) < CHECKS:
+            return None
+        return Calm((CONFIRM - min(state.confirmed, CONFIRM)) * STRIDE - 1 - stats.step % STRIDE)
 
     def _judge(
         self,

@@ -1,0 +1,119 @@
+"""Steps at which surely nothing is wrong: taken in by a few comparisons, and put through the whole flow together later.
+
+After a step at which nothing was found, every diagnosis says within which bounds it will find nothing. A step within
+all of them is only noted. A few steps later, or when anyone asks, those that were noted are handed to diagnoses,
+rolling statistics and record one after the other, in order: what is decided and written is the same, but the code
+that does it runs once in a while, and then with everything it needs in the processor's cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import gt
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gradguard.functional import FLOAT32_MAX
+from gradguard.mean_loss import mean_loss
+from gradguard.monitor import FEW, sum_up
+from gradguard.stats import FloatArray
+
+
+if TYPE_CHECKING:
+    from gradguard.pipeline import Pipeline
+
+
+class _Noted(NamedTuple):
+    step: int
+    loss: float
+    lr: float
+    norms: FloatArray
+    global_norm: float
+
+
+class QuietSteps:
+    """Takes quiet steps in.
+
+    Args:
+        pipeline: whose steps they are.
+
+    Attributes:
+        left: steps that may still be taken in before one goes through the whole flow.
+        is_last: the last step was taken in here.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._noted: list[_Noted] = []
+        self.left = 0
+        self.is_last = False
+
+    def arm(self) -> None:
+        """Learn from all that the pipeline knows after a step which of the next ones may be taken in."""
+        pipeline, stats = self._pipeline, self._pipeline.stats
+        self.left = 0
+        self.is_last = False
+        if pipeline.policy.monitor.sync != "immediate":
+            return
+        if pipeline.findings or pipeline.target.effects or pipeline.routine.rules or pipeline.pace is not None:
+            return
+        if pipeline.scale.is_used or pipeline.monitor.packs_loss or not (stats.is_plain and stats.is_quiet()):
+            return
+        calm = pipeline.judgement.calm(stats)
+        if calm is None:
+            return
+        self.left = min(calm.steps, pipeline.gradient_probe.next_step - pipeline.step - 1)
+        self._has_loss = stats.has_loss
+        self._loss_above, self._loss_most, self._reach = calm.loss_above, calm.loss_most, calm.reach
+        self._limits: Any = None
+        self._limit = math.inf
+        if calm.levels is not None:
+            self._limit = float(calm.levels[0])
+            self._limits = calm.levels[1:].tolist() if len(calm.levels) <= FEW else calm.levels[1:]
+
+    def disarm(self) -> None:
+        """Let the next step go through the whole flow."""
+        self.left = 0
+
+    def take(self, losses: Sequence[Any]) -> bool:
+        """Take the step that comes in if it is surely quiet; return whether it was."""
+        self.is_last = False
+        pipeline = self._pipeline
+        monitor = pipeline.monitor
+        if pipeline.watch.is_stale or hasattr(monitor.optimizer, "grad_scale") or monitor.has_new_layout():
+            return False
+        loss = mean_loss(losses) if losses else math.nan
+        if self._has_loss is not bool(losses) or (losses and not self._loss_above < loss <= self._loss_most):
+            return False
+        norms = monitor.plain_norms()
+        if norms is None:
+            return False
+        lr = pipeline.lr()
+        total, is_plain = sum_up(norms)
+        if not (is_plain and total <= self._limit and lr * total <= self._reach and total < math.inf):
+            return False
+        limits = self._limits
+        if limits.__class__ is list:
+            if any(map(gt, norms.tolist(), limits)):
+                return False
+        elif limits is not None and np.count_nonzero(norms > limits):
+            return False
+        self._noted.append(_Noted(pipeline.step, loss, lr, norms, total))
+        self.left -= 1
+        self.is_last = True
+        return True
+
+    def settle(self) -> None:
+        """Put what was noted through the whole flow."""
+        if not self._noted:
+            return
+        noted, self._noted = self._noted, []
+        pipeline, stats = self._pipeline, self._pipeline.stats
+        for step in noted:
+            stats.step, stats.loss, stats.lr, stats.global_norm = step.step, step.loss, step.lr, step.global_norm
+            stats.norms[:] = step.norms
+            stats.levels[0] = min(step.global_norm, FLOAT32_MAX)
+            pipeline.judgement.pass_by(stats)
+            pipeline.learn_and_record(0)
