@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from benchmarks.zoo.data import Split, batches
-from benchmarks.zoo.setup import Observe, Training, Turn
+from benchmarks.zoo.setup import Observe, Opening, Training, Turn
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # output, target -> ()
@@ -51,7 +51,9 @@ def supervised(
         rows = next(order)
         return loss(model(data.x[rows]), data.y[rows])
 
-    return Training(model, [plain_turn(optimizer, loss_at, scheduler)], lambda: judge(model, data))
+    rows = next(batches(len(data.x), batch, seed))
+    opening = Opening(model, (data.x[rows], data.y[rows]), loss)
+    return Training(model, [plain_turn(optimizer, loss_at, scheduler)], lambda: judge(model, data), opening)
 
 
 def regression(model: nn.Module, optimizer: Optimizer, data: Split, seed: int, *, batch: int = 64) -> Training:
