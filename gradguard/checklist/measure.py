@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,29 +119,38 @@ class _Measuring:
         self._note_gradients(gradients)
         target = passes.batch.target
         if main is not None and target is not None and main.is_floating_point() and passes.batch.loss_fn is not None:
-            react(facts.loss, passes.batch, main, target)
-        facts.leak = leak(passes, main)
-        facts.is_leak_certain = self._has_certain_samples(main, target)
-        if all(num_nonfinite(g) == 0 for g in gradients if g is not None):
-            self._try(gradients)
+            with self._attempt("how the loss reacts"):
+                react(facts.loss, passes.batch, main, target)
+        with self._attempt("whether samples are independent"):
+            facts.leak = leak(passes, main)
+            facts.is_leak_certain = self._has_certain_samples(main, target)
+        if all(num_nonfinite(gradient) == 0 for gradient in gradients if gradient is not None):
+            self._try(facts.loss.value, gradients)
 
-    def _try(self, gradients: list[Tensor | None]) -> None:
-        facts, passes, loss = self._facts, self._passes, self._facts.loss.value
-        if loss is None or not all(g is None or g.numel() for g in gradients):
-            return
-        slopes = slope_ratios(passes, loss, gradients)
-        try:
+    def _try(self, loss: float, gradients: list[Tensor | None]) -> None:
+        facts, passes, steps = self._facts, self._passes, self._wanted.overfit_steps
+        slopes: dict[float, float] = {}
+        with self._attempt("where the gradient leads"):
+            slopes = slope_ratios(passes, loss, gradients)
+        with self._attempt(f"what a step of {facts.optimizer} does"):
             facts.trial = try_steps(passes, self._optimizer, facts.parameters, loss, gradients)
             facts.trial.slope_ratios = slopes
-            if self._wanted.overfit_steps:
-                steps, on_step = self._wanted.overfit_steps, self._wanted.on_step
-                facts.overfit = overfit(passes, self._optimizer, steps, on_step)
-        except Exception as error:  # an optimizer that cannot be copied, or that raises
+        if steps:
+            with self._attempt("whether one batch can be learnt"):
+                facts.overfit = overfit(passes, self._optimizer, steps, self._wanted.on_step)
+
+    @contextmanager
+    def _attempt(self, what: str) -> Iterator[None]:
+        """Go on without a measurement that raises, and say so: models and losses come in every form."""
+        try:
+            yield
+        except Exception as error:
             cause = error.failure.message if isinstance(error, Failed) else str(error)
-            facts.unseen.append(f"no step could be tried with {facts.optimizer}: {type(error).__name__}: {cause}")
+            self._facts.unseen.append(f"{what}: {type(error).__name__}: {cause}")
+            self._passes.remembered.reset_parameters()
 
     def _note_calls(self) -> None:
-        places = {}
+        places: dict[int, int] = {}
         for module in self._passes.model.modules():
             for parameter in module._parameters.values():
                 call = self._probes.order.get(id(module), 0)
@@ -176,6 +186,7 @@ class _Measuring:
         inputs = self._passes.batch.named_inputs()
         return (
             main is not None
+            and main.ndim >= 1
             and target is not None
             and len(inputs) == 1
             and target.ndim >= 1

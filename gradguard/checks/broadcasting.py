@@ -11,9 +11,9 @@ from gradguard.checklist.finding import PreflightFinding
 def check(facts: Facts) -> Iterator[PreflightFinding]:
     """Yield shapes that torch stretches to a table of all pairs, and a loss that does not look at the targets."""
     output, targets, loss = facts.output, facts.targets, facts.loss
-    if output is None or targets is None or loss.value is None:
+    if output is None or targets is None or loss.value is None or not loss.reacts_to_output:
         return
-    if not loss.reacts_to_targets and loss.reacts_to_output:
+    if not loss.reacts_to_targets:
         yield PreflightFinding(
             severity="info",
             message="The loss does not change with the targets.",
