@@ -9,7 +9,8 @@ GradguardError
   |- PreflightFailed      PreflightReport.raise_for_findings found something; `.findings` says what
   `- TrainingStopped      the `stop` remedy fired; `.finding` says why, everything is on disk
 
-All but `PreflightFailed` and `TrainingStopped` are ValueErrors too, so code that guards against bad arguments catches them.
+All but `PreflightFailed` and `TrainingStopped` are ValueErrors too, so code that guards against bad arguments catches
+them.
 """
 
 from __future__ import annotations

@@ -42,6 +42,10 @@ FLOORS = (
         "sharded",
         "magnitude_bins",
         "probe_stats",
+        "input_scale",
+        "weight_scale",
+        "signal_trend",
+        "checklist.facts",
     },
     {
         "contracts",
@@ -55,6 +59,7 @@ FLOORS = (
         "entry_sample",
         "wide_moments",
         "flat_moments",
+        "checklist.finding",
     },
     {"gradient_columns"},
     {
@@ -70,8 +75,8 @@ FLOORS = (
         "observed",
         "grad_scale",
     },
-    {"diagnoses", "remedies", "sinks", "record", "policy"},
-    {"monitor", "snapshot", "judgement", "audit", "faults"},
+    {"diagnoses", "remedies", "sinks", "checks", "record", "policy"},
+    {"monitor", "snapshot", "judgement", "audit", "faults", "checklist"},
     {"snapshots"},
     {"target", "gradient_statistics"},
     {"intervention", "periodic", "foresight", "pace", "gradient_probe", "routine"},
@@ -85,7 +90,7 @@ FLOORS = (
     {"cli"},
     {"__main__"},
 )
-LEAVES = ("diagnoses", "remedies", "sinks")
+LEAVES = ("diagnoses", "remedies", "sinks", "checks")
 HUBS = ("pipeline", "guard", "intervention", "judgement", "attach", "periodic", "resume", "target", "policy.decide")
 
 
@@ -234,6 +239,8 @@ def test_the_public_names_are_these():
         "Guard",
         "Policy",
         "PolicyError",
+        "PreflightFailed",
+        "PreflightReport",
         "RecordError",
         "Run",
         "RunDirectoryError",
@@ -243,6 +250,7 @@ def test_the_public_names_are_these():
         "faults",
         "gradient_statistics",
         "load_policy",
+        "preflight",
         "read_run",
         "register_diagnosis",
         "register_remedy",
@@ -277,6 +285,7 @@ COMMANDS = {
     "demo": ["--steps", "--run-dir", "--seed"],
     "explain": ["name"],
     "init": ["path", "--force"],
+    "preflight": ["target", "--overfit", "--skip", "--json"],
     "schema": [],
     "show": ["run", "--step", "--name", "--json"],
     "verify": ["run", "--name", "--json"],

@@ -7,6 +7,7 @@ from typing import Literal
 
 
 LossKind = Literal["cross_entropy", "nll", "bce_with_logits", "bce", "mse", "l1", "other"]
+NEVER_NEGATIVE: tuple[LossKind, ...] = ("cross_entropy", "nll", "bce_with_logits", "bce", "mse", "l1")
 Stage = Literal["forward", "loss", "backward", "labels"]
 
 
@@ -205,10 +206,18 @@ class Trial:
 
 @dataclass
 class Group:
-    """One param group of the optimizer: its learning rate, and the one that a scheduler started from."""
+    """One param group of the optimizer.
+
+    Args:
+        lr: its learning rate now.
+        initial_lr: the one that a scheduler starts from; `lr` without a scheduler.
+        weight_decay: as it is.
+        is_maximized: its steps go uphill.
+    """
 
     lr: float
     initial_lr: float
+    weight_decay: float = 0.0
     is_maximized: bool = False
 
 
@@ -234,7 +243,7 @@ class Facts:
         overfit: the losses of the one-batch overfit, None if not asked for.
         is_training: the model's mode.
         resting: dropout and batch normalisation modules in evaluation mode.
-        num_moded: dropout and batch normalisation modules.
+        dropout: share that each dropout module drops, by its name.
         leak: how far a sample's output moved when the other samples were exchanged, over the spread of the outputs;
             None where that cannot be told.
         is_leak_certain: the shapes leave no doubt about which dimension holds the samples.
@@ -258,7 +267,7 @@ class Facts:
     overfit: tuple[float, ...] | None = None
     is_training: bool = True
     resting: tuple[str, ...] = ()
-    num_moded: int = 0
+    dropout: dict[str, float] = field(default_factory=dict)
     leak: float | None = None
     is_leak_certain: bool = False
     unseen: list[str] = field(default_factory=list)

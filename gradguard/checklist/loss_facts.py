@@ -14,7 +14,18 @@ from gradguard.checklist.statistics import dense, describe
 
 
 FUNCTIONS = {"LogSoftmax": "log_softmax", "Softmax": "softmax", "Sigmoid": "sigmoid", "Relu": "relu", "Tanh": "tanh"}
-VIEWS = ("View", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "ToCopy", "Clone", "Transpose", "Permute", "Select")
+VIEWS: tuple[str, ...] = (
+    "View",
+    "Squeeze",
+    "Unsqueeze",
+    "Reshape",
+    "Flatten",
+    "ToCopy",
+    "Clone",
+    "Transpose",
+    "Permute",
+    "Select",
+)
 VIEWS += ("Alias", "UnsafeView", "T")
 ROW_SUM_ERROR = 1e-3  # float32 sums to 1 within 1e-6, bfloat16 within 1e-2 of a large softmax
 SAME = 1e-5  # relative, of two losses
@@ -67,7 +78,7 @@ def bad_labels(loss: Loss, loss_fn: object, output: Tensor, target: Tensor, num_
     classes = min(scores.shape[1], num_classes or scores.shape[1])
     ignored = int(getattr(loss_fn, "ignore_index", -100))
     outside = labels[((labels < 0) | (labels >= classes)) & (labels != ignored)]
-    return tuple(outside.unique()[:8].tolist())
+    return tuple(torch.unique(outside)[:8].tolist())
 
 
 def loss_kind(batch: Batch, output: Any) -> Loss:

@@ -25,7 +25,8 @@ from gradguard.checklist.weights import parameter_facts
 from gradguard.parameter_names import clean_name, wrappers_of
 
 
-MODED = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
+DROPOUT = nn.modules.dropout._DropoutNd
+MODED = (DROPOUT, nn.modules.batchnorm._BatchNorm)
 OnStep = Callable[[int, float], None]
 
 
@@ -74,7 +75,12 @@ def _static_facts(
     model: nn.Module, optimizer: Optimizer, batch: Batch, wanted: Wanted, parameters: list[Parameter]
 ) -> Facts:
     groups = tuple(
-        Group(float(group["lr"]), float(group.get("initial_lr", group["lr"])), bool(group.get("maximize", False)))
+        Group(
+            lr=float(group["lr"]),
+            initial_lr=float(group.get("initial_lr", group["lr"])),
+            weight_decay=float(group.get("weight_decay", 0.0)),
+            is_maximized=bool(group.get("maximize", False)),
+        )
         for group in optimizer.param_groups
     )
     facts = Facts(type(optimizer).__name__, groups, parameters, num_classes=wanted.num_classes)
@@ -83,10 +89,10 @@ def _static_facts(
     if batch.target is not None:
         facts.targets = describe("targets", batch.target)
         if not facts.targets.is_floating:
-            facts.num_labels = len(batch.target.unique())
+            facts.num_labels = len(torch.unique(batch.target))
     facts.is_training = model.training
     moded = [(name, module) for name, module in model.named_modules() if isinstance(module, MODED)]
-    facts.num_moded = len(moded)
+    facts.dropout = {name: module.p for name, module in moded if isinstance(module, DROPOUT)}
     facts.resting = tuple(name for name, module in moded if not module.training)
     return facts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,8 @@ class Passes:
         if not wanted:
             return [None] * len(self.parameters)
         try:
-            found = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
+            by_autograd: Iterable[Tensor | None] = torch.autograd.grad(loss, wanted, allow_unused=True)
+            found = iter(by_autograd)
         except Exception as error:
             if "checkpoint" not in str(error).lower():
                 raise Failed("backward", error) from error

@@ -60,11 +60,11 @@ class Probes(TorchFunctionMode):
         self._handles = []
         for module in self._model.modules():
             self._handles += [module.register_forward_pre_hook(self._before), module.register_forward_hook(self._after)]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         for handle in self._handles:
             handle.remove()
 

@@ -115,7 +115,7 @@ class _RandomState:
 
     def __init__(self) -> None:
         self._python, self._numpy, self._host = random.getstate(), np.random.get_state(), torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
 
     def put_back(self) -> None:
         random.setstate(self._python)

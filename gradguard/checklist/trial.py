@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from gradguard.checklist.facts import Parameter, Trial
@@ -18,7 +18,7 @@ from gradguard.checklist.weights import share_of_twins
 
 NUM_STEPS = 3  # opens a gate behind a zero-initialised head: step 1 moves the head, 2 the gate, 3 what is behind it
 SLOPE_SIZES = (1e-3, 1e-4)  # of the norm of all weights
-MIN_CHANGE = 1e-5  # of the loss: what float32 tells from rounding
+MIN_CHANGE, MIN_ROUGH_CHANGE = 1e-5, 2e-2  # of the loss: what float32, and what half precision, tells from rounding
 Gradients = Sequence[Tensor | None]
 
 
@@ -34,10 +34,13 @@ def slope_ratios(passes: Passes, loss: float, gradients: Gradients) -> dict[floa
     if not (0 < norm < math.inf and 0 < weight < math.inf) or passes.value() != loss:
         return {}
     found = {}
+    is_rough = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    is_rough = is_rough or any(p.dtype in (torch.float16, torch.bfloat16) for p, _ in pairs)
+    least = MIN_ROUGH_CHANGE if is_rough else MIN_CHANGE
     for size in SLOPE_SIZES:
         length = size * weight / norm
         promised = length * norm * norm
-        if promised < MIN_CHANGE * max(abs(loss), 1e-6):
+        if promised < least * max(abs(loss), 1e-6):
             continue
         with torch.no_grad():
             for parameter, gradient in pairs:
@@ -130,8 +133,3 @@ def _compare(passes: Passes, facts: Sequence[Parameter], before: Sequence[Tensor
             whole = gradient.to_dense() if gradient.is_sparse else gradient
             promised += float((whole.float() * change.float()).sum()) if not whole.is_complex() else 0.0
     return promised
-
-
-def is_frozen_model(parameters: Sequence[nn.Parameter]) -> bool:
-    """Return whether nothing is to be trained."""
-    return not any(parameter.requires_grad for parameter in parameters)

@@ -84,5 +84,5 @@ def share_of_twins(owner: nn.Module, weight: Tensor, grad: Tensor) -> float:
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(units.shape[1], 3, generator=generator, dtype=torch.float64).to(units.device)
     marks = (units @ directions).mul(1 / ROUNDING).round()
-    _, groups = marks.unique(dim=0, return_inverse=True)
+    _, groups = torch.unique(marks, dim=0, return_inverse=True)
     return float((groups.bincount()[groups] > 1).float().mean())

@@ -24,8 +24,8 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
             yield PreflightFinding(
                 severity="critical" if severity == "critical" else "warn",
                 message=(
-                    f"{worst.dead:.0%} of the units of {few([p.name for p in places])} are 0 on all {worst.num_samples} "
-                    f"samples: {what}, and dead units get no gradient."
+                    f"{worst.dead:.0%} of the units of {few([p.name for p in places])} are 0 on all "
+                    f"{worst.num_samples} samples: {what}, and dead units get no gradient."
                 ),
                 cure=cure,
                 layers=at_most([place.name for place in places]),

@@ -20,7 +20,7 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
     if ratios and all(ratio < MAX_RATIO for ratio in ratios.values()):
         yield PreflightFinding(
             severity="critical",
-            message="The loss rises along minus its own gradient, however small the step: the gradient's sign is wrong.",
+            message="The loss rises along minus its own gradient, however small the step: its sign is wrong.",
             cure="look for a minus sign, a gradient reversal or a backward function of your own",
             evidence={"ratio": next(iter(ratios.values()))},
         )
@@ -28,6 +28,6 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
         uses = " It maximizes." if any(group.is_maximized for group in facts.groups) else ""
         yield PreflightFinding(
             severity="critical",
-            message=f"The optimizer steps uphill: the loss goes from {trial.losses[0]:.4g} to {trial.losses[-1]:.4g}.{uses}",
+            message=f"The optimizer steps uphill: loss {trial.losses[0]:.4g} becomes {trial.losses[-1]:.4g}.{uses}",
             cure="minimise: maximize=False, a positive learning rate",
         )

@@ -12,8 +12,8 @@ from gradguard.signal_trend import change_per_layer
 
 MIN_SHARE = 1e-2  # of the last hidden layer's gradient that should be left at the first
 CURE = (
-    "initialise by fan-in (He for ReLU, Xavier for tanh), use ReLU or GELU instead of sigmoid, add normalisation layers or "
-    "residual connections"
+    "initialise by fan-in (He for ReLU, Xavier for tanh), use ReLU or GELU instead of sigmoid, add normalisation "
+    "layers or residual connections"
 )
 
 
@@ -38,7 +38,9 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
             "fine when meant; DDP then needs find_unused_parameters=True",
             unused,
         )
-    zero = [p for p in wanting if p.grad_norm == 0 and not p.has_later_gradient]
+    # A module that a gradient reaches is not cut off, such as a recurrent one of which only the last state is used.
+    reached = {p.layer for p in wanting if p.has_later_gradient}
+    zero = [p for p in wanting if p.grad_norm == 0 and p.layer not in reached]
     if zero:
         yield _found(
             "critical",

@@ -25,7 +25,7 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
                 loss.value,
                 guess,
                 f"guessing among {output.classes} classes gives ln {output.classes}",
-                "the first outputs are too large and wrong: initialise the last layer smaller, or scale the inputs down",
+                "the first outputs are large and wrong: initialise the last layer smaller, or scale the inputs down",
             )
     elif loss.kind == "mse" and loss.constant_loss and loss.value > MAX_REGRESSION_RATIO * loss.constant_loss:
         yield _found(
@@ -39,7 +39,7 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
 def _found(value: float, guess: float, guessing: str, cure: str) -> PreflightFinding:
     return PreflightFinding(
         severity="warn",
-        message=f"The first loss is {value:.4g}, {value / guess:.3g} times as much as it should be: {guessing} {guess:.3g}.",
+        message=f"The first loss is {value:.4g}, {value / guess:.3g} times that of a guess: {guessing} {guess:.3g}.",
         cure=cure,
         evidence={"loss": value, "expected": guess},
     )

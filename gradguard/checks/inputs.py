@@ -22,10 +22,10 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
     """Yield a finding for each floating input that is out of scale; integers are tokens or indices and fine."""
     for tensor in facts.inputs:
         if tensor.is_floating and tensor.shape:
-            yield from _of(tensor)
+            yield from _of(tensor, len(facts.inputs) == 1)
 
 
-def _of(tensor: Tensors) -> Iterator[PreflightFinding]:
+def _of(tensor: Tensors, is_alone: bool) -> Iterator[PreflightFinding]:
     is_mask = len(tensor.shape) > 1 and tensor.num_values <= 1 and tensor.largest <= 0 and tensor.nonfinite
     if is_mask:  # 0 and -inf: an additive attention mask
         return
@@ -47,8 +47,9 @@ def _of(tensor: Tensors) -> Iterator[PreflightFinding]:
             evidence=evidence,
         )
     elif problem is not None:
-        # One number a sample, such as a time step, or a binary mask, or nothing to compare: worth a word only.
-        is_plain = len(tensor.shape) == 1 or tensor.num_values <= 2 or tensor.shape[0] == 1
+        # One number a sample, such as a time step, a binary mask, the matrix of a graph, or nothing to compare.
+        is_square = not is_alone and len(tensor.shape) == 2 and tensor.shape[0] == tensor.shape[1]
+        is_plain = len(tensor.shape) == 1 or tensor.num_values <= 2 or tensor.shape[0] == 1 or is_square
         yield PreflightFinding(
             severity="info" if is_plain else "warn",
             message=f"{tensor.name} {SAYS[problem]}: {numbers}.",

@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterator
 from statistics import median
 
-from gradguard.checklist.facts import Facts
+from gradguard.checklist.facts import NEVER_NEGATIVE, Facts
 from gradguard.checklist.finding import PreflightFinding
 
 
-MIN_UPDATE, MAX_UPDATE = 1e-6, 0.5  # median over the weights of norm(change) / norm(weight) in the first step
+MIN_UPDATE = 1e-6  # largest norm(change) / norm(weight) of the first step; healthy runs have 3e-5 and more
+MAX_RISE = 2.0  # times the first loss, on the same batch within the trial steps; healthy runs stay below 1.2
 MAX_OVERSHOOT = 1.0  # of the fall that the slope promised: 0 is where a quadratic stops falling, healthy runs pass it
 
 
@@ -26,8 +27,10 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
             return
     if facts.trial is None or len(facts.trial.losses) < 2 or facts.loss.value is None:
         return
-    ratios = [p.update_ratio for p in facts.parameters if p.is_weight and p.memberships and p.update_ratio is not None]
+    moved = [p for p in facts.parameters if p.is_weight and p.memberships and p.is_trained and p.grad_norm]
+    ratios = [p.update_ratio for p in moved if p.update_ratio is not None]
     usual = median(ratios) if ratios else None
+    is_slow = len(ratios) == len(moved) > 0 and 0 < max(ratios) < MIN_UPDATE  # a weight of zero has no ratio
     before, after = facts.trial.losses[:2]
     rise = after - before
     highest = max((loss for loss in facts.trial.losses if math.isfinite(loss)), default=math.inf)
@@ -36,14 +39,14 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
         yield _long(f"After {len(facts.trial.losses) - 1} steps the loss is {facts.trial.losses[-1]}{told}.", rise)
     elif rise > MAX_OVERSHOOT * abs(facts.trial.promised) and rise > abs(before):
         yield _long(f"One step takes the loss on the same batch from {before:.4g} up to {after:.4g}{told}.", rise)
-    elif usual is not None and usual > MAX_UPDATE and highest > 2 * abs(before):
-        yield _long(f"The first step changes the weights by {usual:.0%} of their size.", rise)
-    elif usual is not None and 0 < usual < MIN_UPDATE:
+    elif facts.loss.kind in NEVER_NEGATIVE and highest > MAX_RISE * before:
+        yield _long(f"A few steps take the loss on the same batch from {before:.4g} up to {highest:.4g}{told}.", rise)
+    elif is_slow:
         yield PreflightFinding(
             severity="warn",
-            message=f"The first step changes the weights by {usual:.1g} of their size; about 0.001 is usual.",
+            message=f"The first step changes the weights by {max(ratios):.1g} of their size at most; 0.001 is usual.",
             cure="raise the learning rate, by 10 to 1000 times",
-            evidence={"update_ratio": usual},
+            evidence={"update_ratio": max(ratios)},
         )
 
 
@@ -51,6 +54,6 @@ def _long(message: str, rise: float) -> PreflightFinding:
     return PreflightFinding(
         severity="warn",
         message=f"The learning rate is too high. {message}",
-        cure="divide the learning rate by 10 until the loss falls; check the scale of inputs, targets and the loss's reduction",
+        cure="divide it by 10 until the loss falls; look at the scale of inputs and targets, and at reduction='sum'",
         evidence={"rise": rise},
     )

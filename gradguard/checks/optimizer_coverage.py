@@ -44,7 +44,7 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
     if frozen := [p for p in own if p.memberships and not p.is_trained]:
         yield PreflightFinding(
             severity="info",
-            message=f"{len(frozen)} parameters of the optimizer are frozen and will not move: {few([p.name for p in frozen])}.",
+            message=f"{len(frozen)} of the optimizer's parameters are frozen: {few([p.name for p in frozen])}.",
             layers=at_most([p.name for p in frozen]),
         )
 
@@ -55,8 +55,8 @@ def _missing(missing: list[Parameter]) -> Iterator[PreflightFinding]:
         yield PreflightFinding(
             severity="critical" if is_needed else "warn",
             message=(
-                f"{len(missing)} parameters want gradients but are in no param group of the optimizer, so they will never "
-                f"change: {few([p.name for p in missing])}."
+                f"{len(missing)} parameters want gradients but are in no param group of the optimizer, so they will "
+                f"never change: {few([p.name for p in missing])}."
             ),
             cure="pass model.parameters() to the optimizer, or freeze them with requires_grad_(False)",
             layers=at_most([p.name for p in missing]),

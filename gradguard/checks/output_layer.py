@@ -53,7 +53,7 @@ def _scores(facts: Facts) -> Iterator[PreflightFinding]:
     if function in ("softmax", "sigmoid", "tanh") or (function == "log_softmax" and loss.kind != "cross_entropy"):
         yield PreflightFinding(
             severity="critical" if function == "softmax" else "warn",
-            message=f"The model ends with a {function}, but {wants}: gradients are small, and it cannot be sure of any class.",
+            message=f"The model ends with a {function}, but {wants}: gradients become small.",
             cure=f"remove the last {function}; apply it when predicting",
             evidence={"smallest": output.tensor.smallest, "largest": output.tensor.largest},
         )
@@ -61,8 +61,8 @@ def _scores(facts: Facts) -> Iterator[PreflightFinding]:
         yield PreflightFinding(
             severity="critical",
             message=(
-                f"The model ends with a ReLU: {output.tensor.zero_share:.0%} of its outputs are 0 and give no gradient, "
-                f"but {wants}."
+                f"The model ends with a ReLU: {output.tensor.zero_share:.0%} of its outputs are 0 and give no "
+                f"gradient, but {wants}."
             ),
             cure="remove the last ReLU",
             evidence={"zero_share": output.tensor.zero_share},

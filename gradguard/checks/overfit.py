@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterator
 from statistics import median
 
-from gradguard.checklist.facts import Facts
+from gradguard.checklist.facts import NEVER_NEGATIVE, Facts
 from gradguard.checklist.finding import PreflightFinding
 
 
 MIN_FALL = 0.5  # of the first loss, for losses that end at zero
-NEVER_NEGATIVE = ("cross_entropy", "nll", "bce_with_logits", "bce", "mse", "l1")
 TAIL = 5  # last losses whose median is the end
 
 

@@ -25,8 +25,8 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
     yield PreflightFinding(
         severity="critical",
         message=(
-            f"In {few([p.layer for p in stuck])}, {share:.0%} of the units have the same weights and the same gradients "
-            f"as another one: they will stay equal for ever, as if they were one unit.{value}"
+            f"In {few([p.layer for p in stuck])}, {share:.0%} of the units have the same weights and the same "
+            f"gradients as another one: they will stay equal for ever, as if they were one unit.{value}"
         ),
         cure="initialise the weights at random: He (nn.init.kaiming_normal_) for ReLU, Xavier for tanh and sigmoid",
         layers=at_most([p.name for p in stuck]),

@@ -21,7 +21,7 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
         wanted = facts.num_classes or (output.classes if output is not None else None)
         yield PreflightFinding(
             severity="critical",
-            message=f"Labels {', '.join(map(str, facts.bad_labels))} are outside of the {wanted} classes 0 to {(wanted or 1) - 1}.",
+            message=f"Labels {', '.join(map(str, facts.bad_labels))} are none of the classes 0 to {(wanted or 1) - 1}.",
             cure="count the classes from 0, and give the output layer one unit a class",
         )
     if facts.num_classes is not None and output is not None and output.classes not in (None, facts.num_classes):
@@ -68,8 +68,8 @@ def _scale(facts: Facts) -> Iterator[PreflightFinding]:
         yield PreflightFinding(
             severity="warn",
             message=(
-                f"The model ends with a {output.function if output else ''}, which gives {low:g} to {high:g}, but targets "
-                f"go from {targets.smallest:.3g} to {targets.largest:.3g}."
+                f"The model ends with a {output.function if output else ''}, which gives {low:g} to {high:g}, but "
+                f"targets go from {targets.smallest:.3g} to {targets.largest:.3g}."
             ),
             cure="end the model with the linear layer, or scale the targets into that range",
         )

@@ -20,8 +20,8 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
         yield PreflightFinding(
             severity="info",
             message=(
-                f"The weights of {few([p.layer for p in odd])} are outside of {MIN_RATIO:g} to {MAX_RATIO:g} times He's "
-                f"scale: {worst.layer} has {worst.std:.2g} where He's rule gives {he_std(worst.fan_in):.2g}."
+                f"The weights of {few([p.layer for p in odd])} are outside of {MIN_RATIO:g} to {MAX_RATIO:g} times "
+                f"He's scale: {worst.layer} has {worst.std:.2g} where He's rule gives {he_std(worst.fan_in):.2g}."
             ),
             cure="fine when meant (SIREN, small heads, a normalisation behind it); otherwise nn.init.kaiming_normal_",
             layers=at_most([p.name for p in odd]),
