@@ -82,8 +82,8 @@ def headline(rows: list[Row]) -> str:
     caught = sum(row.alarms == row.seeds for row in failing)
     took = statistics.median(row.milliseconds for row in rows)
     return (
-        f"false alarms: {false} of {sum(row.seeds for row in healthy)} healthy runs; failing set-ups caught in every seed: "
-        f"{caught} of {len(failing)}; a pre-flight takes {took:.0f} ms (median)"
+        f"false alarms: {false} of {sum(row.seeds for row in healthy)} healthy runs; failing set-ups caught in every "
+        f"seed: {caught} of {len(failing)}; a pre-flight takes {took:.0f} ms (median)"
     )
 
 

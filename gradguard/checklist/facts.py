@@ -244,7 +244,7 @@ class Facts:
         is_training: the model's mode.
         resting: dropout and batch normalisation modules in evaluation mode.
         dropout: share that each dropout module drops, by its name.
-        leak: how far a sample's output moved when the other samples were exchanged, over the spread of the outputs;
+        leak: how far a sample's output moved when the other samples were others, over the spread of the outputs;
             None where that cannot be told.
         is_leak_certain: the shapes leave no doubt about which dimension holds the samples.
         unseen: what could not be measured, and why.

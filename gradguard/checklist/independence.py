@@ -19,7 +19,9 @@ BATCH_STATISTICS = (nn.modules.batchnorm._BatchNorm,)
 
 @torch.no_grad()
 def leak(passes: Passes, output: Any) -> float | None:
-    """Return how far the last sample's output moves, over the spread of the outputs, when the others change places.
+    """Return how far the last sample's output moves, over the spread of the outputs, when the others change.
+
+    They become copies of the first sample, so that every input is one that the model can take.
 
     Measured in evaluation mode, where batch normalisation keeps the samples apart. None where it cannot be told: no
     common first dimension, fewer than four samples, outputs that are all equal, normalisation that always uses the
@@ -31,8 +33,8 @@ def leak(passes: Passes, output: Any) -> float | None:
     (count, *others) = {len(tensor) for tensor in (*tensors, output)}
     if others or count < MIN_SAMPLES or _mixes_on_purpose(passes.model):
         return None
-    order = torch.arange(count - 1).roll(1)
-    order = torch.cat([order, torch.tensor([count - 1])])
+    order = torch.zeros(count, dtype=torch.int64)
+    order[-1] = count - 1
     modules: Sequence[tuple[nn.Module, bool]] = [(module, module.training) for module in passes.model.modules()]
     try:
         passes.model.eval()

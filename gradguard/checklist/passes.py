@@ -1,4 +1,4 @@
-"""Forward and backward passes over the batch, each from the same random numbers and buffers."""
+"""Forward and backward passes over the batch."""
 
 from __future__ import annotations
 
@@ -36,17 +36,20 @@ class Passes:
         model: without the wrappers of DDP or torch.compile.
         batch: what it is run on.
         parameters: whose gradients are wanted.
-        remembered: rewinds before every pass.
+        remembered: what to rewind.
+        is_repeated: every pass draws the same random numbers and sees the same buffers.
     """
 
     model: nn.Module
     batch: Batch
     parameters: Sequence[nn.Parameter]
     remembered: Remembered
+    is_repeated: bool = True
 
     def output(self, probes: Probes | None = None, inputs: Any = None) -> Any:
         """Return the model's output."""
-        self.remembered.rewind()
+        if self.is_repeated:
+            self.remembered.rewind()
         try:
             if probes is None:
                 return self.batch.output(self.model, inputs)

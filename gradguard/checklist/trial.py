@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -94,6 +95,7 @@ def overfit(
     passes: Passes, optimizer: Optimizer, num_steps: int, on_step: Callable[[int, float], None]
 ) -> tuple[float, ...]:
     """Train a copy of the optimizer on this one batch and return the loss before every step and after the last."""
+    passes = replace(passes, is_repeated=False)  # dropout is drawn anew at each step, as in training
     twin = copy_optimizer(optimizer)
     losses = []
     for step in range(num_steps):

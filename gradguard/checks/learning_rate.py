@@ -25,7 +25,7 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
                 severity="critical", message="The learning rate is 0: nothing will move.", cure="set one, such as 1e-3"
             )
             return
-    if facts.trial is None or len(facts.trial.losses) < 2 or facts.loss.value is None:
+    if facts.trial is None or len(facts.trial.losses) < 2 or not math.isfinite(facts.trial.losses[0]):
         return
     moved = [p for p in facts.parameters if p.is_weight and p.memberships and p.is_trained and p.grad_norm]
     ratios = [p.update_ratio for p in moved if p.update_ratio is not None]
@@ -45,7 +45,7 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
         yield PreflightFinding(
             severity="warn",
             message=f"The first step changes the weights by {max(ratios):.1g} of their size at most; 0.001 is usual.",
-            cure="raise the learning rate, by 10 to 1000 times",
+            cure="raise the learning rate by 10 to 1000 times, unless the gradient itself fades on its way",
             evidence={"update_ratio": max(ratios)},
         )
 
