@@ -2,7 +2,7 @@
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn.functional import binary_cross_entropy, cross_entropy, mse_loss
 from torch.optim import SGD
 
 
@@ -19,7 +19,7 @@ def net(*, depth=2, tail=(), inputs=20, outputs=3, act=nn.ReLU, std=None):
 
 
 def case(
-    model=None, *, x=None, y=None, loss=F.cross_entropy, lr=0.05, optimizer=None, change=lambda model: None, **options
+    model=None, *, x=None, y=None, loss=cross_entropy, lr=0.05, optimizer=None, change=lambda model: None, **options
 ):
     def build():
         made = net() if model is None else model()
@@ -106,7 +106,7 @@ def uneven():
 
 
 def uphill(output, target):
-    loss = F.cross_entropy(output, target)
+    loss = cross_entropy(output, target)
     return loss - 2 * (loss - loss.detach())
 
 
@@ -115,7 +115,7 @@ def logarithm(output, target):
 
 
 def softmax_of_one(output, target):
-    return F.binary_cross_entropy(output.softmax(1).squeeze(1), (target % 2).float())
+    return binary_cross_entropy(output.softmax(1).squeeze(1), (target % 2).float())
 
 
 def column():
@@ -136,10 +136,6 @@ def half_resting():
     return model
 
 
-def shuffled(output, target):
-    return F.cross_entropy(output, torch.randint(3, target.shape))
-
-
 def frozen(model):
     model.requires_grad_(False)
 
@@ -147,7 +143,7 @@ def frozen(model):
 FAULTS = [
     ("runs", "critical", "out of bounds|cannot be multiplied", case(x=lambda: torch.randn(64, 21))),
     ("runs", "critical", "more than one entry", case(loss=nn.CrossEntropyLoss(reduction="none"))),
-    ("runs", "critical", "nothing that is trained", case(loss=lambda o, t: F.cross_entropy(o.detach(), t))),
+    ("runs", "critical", "nothing that is trained", case(loss=lambda o, t: cross_entropy(o.detach(), t))),
     (
         "runs",
         "critical",
@@ -170,13 +166,13 @@ FAULTS = [
     ("inputs", "warn", "different scales", case(x=uneven)),
     ("targets", "critical", "none of the classes 0 to 2", case(y=lambda: torch.randint(4, (64,)).clamp_min(3))),
     ("targets", "critical", "3 units, but there are 5 classes", case(num_classes=5)),
-    ("targets", "critical", "targets are NaN", case(single, y=lambda: column() * float("nan"), loss=F.mse_loss)),
-    ("targets", "warn", "targets are large", case(single, y=lambda: 100 * torch.randn(64, 1), loss=F.mse_loss)),
+    ("targets", "critical", "targets are NaN", case(single, y=lambda: column() * float("nan"), loss=mse_loss)),
+    ("targets", "warn", "targets are large", case(single, y=lambda: 100 * torch.randn(64, 1), loss=mse_loss)),
     (
         "targets",
         "warn",
         "ends with a relu",
-        case(lambda: net(outputs=1, tail=[nn.ReLU()]), y=lambda: torch.randn(64, 1), loss=F.mse_loss),
+        case(lambda: net(outputs=1, tail=[nn.ReLU()]), y=lambda: torch.randn(64, 1), loss=mse_loss),
     ),
     ("targets", "info", "All 64 labels", case(y=lambda: torch.ones(64, dtype=torch.int64))),
     ("output_layer", "critical", "ends with a softmax", case(lambda: net(tail=[nn.Softmax(1)]))),
@@ -194,11 +190,11 @@ FAULTS = [
             loss=nn.BCEWithLogitsLoss(),
         ),
     ),
-    ("broadcasting", "critical", "broadcast", case(single, y=column, loss=F.mse_loss)),
+    ("broadcasting", "critical", "broadcast", case(single, y=column, loss=mse_loss)),
     ("broadcasting", "critical", "broadcast", case(single, y=column, loss=lambda o, t: (o - t).square().mean())),
     ("broadcasting", "info", "does not change with the targets", case(loss=lambda o, t: o.square().mean())),
     ("initial_loss", "warn", "ln 3", case(lambda: net(std=0.5), x=lambda: 3 * torch.randn(64, 20))),
-    ("initial_loss", "warn", "targets' mean", case(single, y=lambda: 15 + torch.randn(64, 1), loss=F.mse_loss)),
+    ("initial_loss", "warn", "targets' mean", case(single, y=lambda: 15 + torch.randn(64, 1), loss=mse_loss)),
     ("symmetry", "critical", "All their weights are 0.01", case(change=set_all(0.01))),
     ("symmetry", "critical", "All their weights are 0", case(change=set_all(0.0))),
     ("signal", "warn", "shrinks", case(lambda: net(depth=8, std=0.01))),
@@ -232,10 +228,10 @@ FAULTS = [
     (
         "learning_rate",
         "warn",
-        "too high. One step takes",
-        case(single, y=lambda: 20 * torch.randn(64, 1), loss=F.mse_loss, lr=0.5),
+        "too high. A few steps",
+        case(single, y=lambda: 20 * torch.randn(64, 1), loss=mse_loss, lr=0.5),
     ),
-    ("learning_rate", "warn", "too high. A few steps", case(loss=nn.CrossEntropyLoss(reduction="sum"), lr=0.3)),
+    ("learning_rate", "warn", "too high. One step takes", case(loss=nn.CrossEntropyLoss(reduction="sum"), lr=0.3)),
     ("gradient_direction", "critical", "its sign is wrong", case(loss=uphill)),
     (
         "gradient_direction",
@@ -250,11 +246,11 @@ FAULTS = [
         "Weight decay times",
         case(optimizer=lambda model: SGD(model.parameters(), 0.1, weight_decay=0.5)),
     ),
-    ("overfit", "critical", "only", case(loss=shuffled, overfit=True, overfit_steps=20)),
+    ("overfit", "critical", "only", case(lr=1e-3, overfit=True, overfit_steps=20)),
     (
         "overfit",
         "critical",
         "ends in a loss of",
-        case(single, y=lambda: 20 * torch.randn(64, 1), loss=F.mse_loss, lr=5.0, overfit=True),
+        case(single, y=lambda: 20 * torch.randn(64, 1), loss=mse_loss, lr=5.0, overfit=True),
     ),
 ]

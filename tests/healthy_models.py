@@ -4,7 +4,7 @@ import math
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW
 
 
@@ -23,8 +23,8 @@ class Bottleneck(nn.Module):
         self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 
     def forward(self, x):
-        inner = F.relu(self.norm(self.first(x)), inplace=True)
-        return F.relu(self.last_norm(self.second(inner)) + self.shortcut(x), inplace=True)
+        inner = functional.relu(self.norm(self.first(x)), inplace=True)
+        return functional.relu(self.last_norm(self.second(inner)) + self.shortcut(x), inplace=True)
 
 
 def resnet_with_zero_initialised_branches():
@@ -57,7 +57,7 @@ class LanguageModel(nn.Module):
 
 
 def token_loss(output, targets):
-    return F.cross_entropy(output.transpose(1, 2), targets)
+    return functional.cross_entropy(output.transpose(1, 2), targets)
 
 
 def transformer_with_zero_initialised_branches(has_zero_head=False):
@@ -83,7 +83,12 @@ class Sentiment(nn.Module):
 
 def embedding_and_lstm():
     model = Sentiment()
-    return model, Adam(model.parameters(), 1e-3), (torch.randint(100, (32, 10)), labels(32, 2)), F.cross_entropy
+    return (
+        model,
+        Adam(model.parameters(), 1e-3),
+        (torch.randint(100, (32, 10)), labels(32, 2)),
+        functional.cross_entropy,
+    )
 
 
 class Variational(nn.Module):
@@ -102,7 +107,7 @@ def variational_autoencoder():
     def loss(output, target):
         rebuilt, mean, log_variance = output
         divergence = (mean.square() + log_variance.exp() - log_variance - 1).sum() / 2
-        return F.binary_cross_entropy(rebuilt, target, reduction="sum") + divergence
+        return functional.binary_cross_entropy(rebuilt, target, reduction="sum") + divergence
 
     return model, Adam(model.parameters(), 1e-3), (x, x), loss
 
@@ -114,8 +119,8 @@ class UNet(nn.Module):
         self.up, self.out = nn.ConvTranspose2d(16, 8, 2, 2), nn.Conv2d(16, 4, 1)
 
     def forward(self, x):
-        high = F.silu(self.down(x))
-        low = F.silu(self.bottom(F.max_pool2d(high, 2)))
+        high = functional.silu(self.down(x))
+        low = functional.silu(self.bottom(functional.max_pool2d(high, 2)))
         return self.out(torch.cat([high, self.up(low)], dim=1))
 
 
@@ -140,7 +145,7 @@ def generator_of_a_gan():
             nn.init.normal_(module.weight, 0, 0.02)
 
     def loss(images, ones):
-        return F.binary_cross_entropy_with_logits(critic(images), ones)
+        return functional.binary_cross_entropy_with_logits(critic(images), ones)
 
     batch = torch.randn(32, 16, 1, 1), torch.ones(32, 1)
     return generator, Adam(generator.parameters(), 2e-4, betas=(0.5, 0.999)), batch, loss
@@ -159,7 +164,7 @@ def siren():
         nn.init.uniform_(layer.weight, -limit, limit)
         layers, inputs = [*layers, layer, Sine()], 64
     model, x = nn.Sequential(*layers, nn.Linear(64, 1)), torch.rand(128, 2) * 2 - 1
-    return model, Adam(model.parameters(), 1e-4), (x, torch.sin(9 * x[:, :1])), F.mse_loss
+    return model, Adam(model.parameters(), 1e-4), (x, torch.sin(9 * x[:, :1])), functional.mse_loss
 
 
 class ActorCritic(nn.Module):
@@ -181,7 +186,7 @@ def actor_critic_with_a_small_head():
         scores, values = output
         action, advantage, gain = played
         chosen = scores.log_softmax(1).gather(1, action[:, None])[:, 0]
-        return -(chosen * advantage).mean() + F.mse_loss(values, gain)
+        return -(chosen * advantage).mean() + functional.mse_loss(values, gain)
 
     batch = torch.randn(64, 8), (labels(64, 4), torch.randn(64), torch.randn(64))
     return model, Adam(model.parameters(), 3e-4), batch, loss
@@ -193,13 +198,15 @@ class TwoHeads(nn.Module):
         self.body, self.kind, self.size = nn.Linear(20, 64), nn.Linear(64, 5), nn.Linear(64, 1)
 
     def forward(self, x):
-        hidden = F.relu(self.body(x))
+        hidden = functional.relu(self.body(x))
         return {"kind": self.kind(hidden), "size": self.size(hidden).squeeze(1)}
 
 
 def two_heads_and_a_dict_of_targets():
     def loss(output, target):
-        return F.cross_entropy(output["kind"], target["kind"]) + F.mse_loss(output["size"], target["size"])
+        return functional.cross_entropy(output["kind"], target["kind"]) + functional.mse_loss(
+            output["size"], target["size"]
+        )
 
     model = TwoHeads()
     batch = torch.randn(32, 20), {"kind": labels(32, 5), "size": torch.randn(32)}
@@ -209,7 +216,7 @@ def two_heads_and_a_dict_of_targets():
 def dropout():
     hidden = [nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.5)]
     model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.5), *hidden, nn.Linear(64, 3))
-    return model, Adam(model.parameters(), 1e-3), (torch.randn(32, 20), labels(32, 3)), F.cross_entropy
+    return model, Adam(model.parameters(), 1e-3), (torch.randn(32, 20), labels(32, 3)), functional.cross_entropy
 
 
 class LowRank(nn.Module):
@@ -227,7 +234,7 @@ class LowRank(nn.Module):
 def low_rank_adaptation():
     model = nn.Sequential(LowRank(nn.Linear(20, 64)), nn.ReLU(), LowRank(nn.Linear(64, 3)))
     trained = [p for p in model.parameters() if p.requires_grad]
-    return model, AdamW(trained, 1e-3), (torch.randn(32, 20), labels(32, 3)), F.cross_entropy
+    return model, AdamW(trained, 1e-3), (torch.randn(32, 20), labels(32, 3)), functional.cross_entropy
 
 
 class ReZero(nn.Module):
@@ -242,7 +249,7 @@ class ReZero(nn.Module):
 def rezero_behind_a_zero_initialised_head():
     model = nn.Sequential(nn.Linear(20, 64), *(ReZero() for _ in range(6)), nn.Linear(64, 3))
     nn.init.zeros_(model[-1].weight)
-    return model, Adam(model.parameters(), 1e-3), (torch.randn(32, 20), labels(32, 3)), F.cross_entropy
+    return model, Adam(model.parameters(), 1e-3), (torch.randn(32, 20), labels(32, 3)), functional.cross_entropy
 
 
 def plain_regression():
@@ -252,7 +259,12 @@ def plain_regression():
 
 def half_precision():
     model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 3)).bfloat16()
-    return model, AdamW(model.parameters(), 1e-3), (torch.randn(32, 20).bfloat16(), labels(32, 3)), F.cross_entropy
+    return (
+        model,
+        AdamW(model.parameters(), 1e-3),
+        (torch.randn(32, 20).bfloat16(), labels(32, 3)),
+        functional.cross_entropy,
+    )
 
 
 HEALTHY = (

@@ -30,7 +30,7 @@ class Remembered:
         self._modules = {id(inner): _Module(inner) for module in modules for inner in module.modules()}
         everyone = [p for kept in self._modules.values() for p in kept.parameters()] + list(parameters)
         self._parameters = [_Parameter(parameter) for parameter in {id(p): p for p in everyone}.values()]
-        self._random = _RandomState()
+        self._random = RandomState()
 
     def rewind(self) -> None:
         """Put back all but the parameters: the next run draws the same random numbers and sees the same buffers."""
@@ -62,7 +62,6 @@ class _Parameter:
         self._grad, self._is_trained = parameter.grad, parameter.requires_grad
 
     def put_back_value(self) -> None:
-        # Through `.data`: a graph that the user built before goes on being valid, since its values are.
         if self._parameter.data_ptr() != self._memory.data_ptr():
             self._parameter.data = self._memory
         self._memory.copy_(self._value)
@@ -110,7 +109,7 @@ def _is_same(one: object, other: object) -> bool:
     return one is other
 
 
-class _RandomState:
+class RandomState:
     """Of Python, NumPy, torch on the host and torch on every CUDA device that is in use."""
 
     def __init__(self) -> None:

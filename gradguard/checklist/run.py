@@ -18,6 +18,7 @@ from gradguard.checklist.finding import PreflightFinding
 from gradguard.checklist.measure import Wanted, measure, unwrapped
 from gradguard.checklist.overfit_bar import overfit_bar
 from gradguard.checklist.report import PreflightReport
+from gradguard.checklist.restore import RandomState
 from gradguard.errors import UsageError, did_you_mean
 from gradguard.records import SEVERITIES
 from gradguard.sharded import is_sharded
@@ -74,10 +75,14 @@ def preflight(
     checks = known_checks()
     _refuse(model, optimizer, num_classes, overfit_steps, skip, checks)
     form = Batch(batch, loss_fn)
+    before = RandomState()  # a progress bar draws random numbers, too
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, about shapes and the like, come as findings
-        with overfit_bar(overfit_steps if overfit else 0) as on_step:
-            facts = measure(model, optimizer, form, Wanted(num_classes, overfit_steps if overfit else 0, on_step))
+        try:
+            with overfit_bar(overfit_steps if overfit else 0) as on_step:
+                facts = measure(model, optimizer, form, Wanted(num_classes, overfit_steps if overfit else 0, on_step))
+        finally:
+            before.put_back()
     wanted = [name for name in checks if name not in skip]
     findings = [found.model_copy(update={"check": name}) for name in wanted for found in checks[name](facts)]
     findings.sort(key=lambda found: -SEVERITIES.index(found.severity))
