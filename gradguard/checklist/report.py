@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gradguard.checklist.finding import PreflightFinding
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
 
 STYLES: dict[Severity, str] = {"critical": "bold red", "warn": "bold yellow", "info": "bold blue"}
 WIDTH = 100  # of the text form
+INDENT = 10  # columns of the severity
 
 
 class PreflightReport(Frozen):
@@ -75,61 +80,81 @@ class PreflightReport(Frozen):
 
     def show(self, console: Console | None = None) -> None:
         """Print it."""
-        from rich.console import Console
+        with _random_state_kept():
+            from rich.console import Console
 
-        (console or Console(highlight=False)).print(self.__rich__())
+            (console or Console(highlight=False)).print(self.__rich__())
 
     def __str__(self) -> str:
-        import io
-
-        from rich.console import Console
-
         text = io.StringIO()
-        Console(file=text, width=WIDTH, color_system=None, highlight=False, legacy_windows=False).print(self.__rich__())
+        with _random_state_kept():
+            from rich.console import Console
+
+            console = Console(file=text, width=WIDTH, color_system=None, highlight=False, legacy_windows=False)
+            console.print(self.__rich__())
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
     def __rich__(self) -> RenderableType:
         from rich.console import Group
         from rich.text import Text
 
-        parts: list[RenderableType] = [
-            Text.assemble(("Pre-flight  ", "bold"), (printable(self.subject), "dim")),
-            Text(),
-        ]
-        if self.findings:
-            parts += [self._table(), Text()]
-        return Group(*parts, *self._closing())
+        blank = Text()
+        parts: list[RenderableType] = [Text.assemble(("Pre-flight  ", "bold"), (printable(self.subject), "dim")), blank]
+        for found in self.findings:
+            parts += [*_lines(found), blank]
+        parts += [self._quiet(), blank] if self.checked else []
+        return Group(*parts, self._verdict())
 
-    def _table(self) -> RenderableType:
+    def _quiet(self) -> RenderableType:
+        """Return what was looked at without a finding, what was left out, and what could not be seen."""
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")
-        for index, found in enumerate(self.findings):
-            if index:
-                table.add_row()
-            table.add_row(
-                Text(found.severity, STYLES[found.severity]),
-                Text(found.check.replace("_", " "), "bold"),
-                Text(printable(found.message)),
-            )
-            if found.cure:
-                table.add_row("", "", Text.assemble(("-> ", "green"), (printable(found.cure), "green")))
-        return table
+        found = {finding.check for finding in self.findings}
+        rows = [("fine", "green", ", ".join(_spaced(name) for name in self.checked if name not in found))]
+        rows += [("left out", "bold", ", ".join(map(_spaced, self.skipped)))]
+        rows += [("unseen", "bold yellow", reason) for reason in self.unseen]
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(width=INDENT - 2)
+        grid.add_column(overflow="fold")
+        for label, style, told in rows:
+            if told:
+                grid.add_row(Text(label, style), Text(printable(told), "dim"))
+        return grid
 
-    def _closing(self) -> list[RenderableType]:
+    def _verdict(self) -> RenderableType:
         from rich.text import Text
 
-        found = {finding.check for finding in self.findings}
-        quiet = [name.replace("_", " ") for name in self.checked if name not in found]
-        lines = [Text.assemble(("fine  ", "bold green"), (", ".join(quiet), "dim"))] if quiet else []
-        if self.skipped:
-            lines.append(Text.assemble(("left out  ", "bold"), (", ".join(self.skipped), "dim")))
-        lines += [Text.assemble(("unseen  ", "bold"), (printable(reason), "dim")) for reason in self.unseen]
-        counts = [(len([f for f in self.findings if f.severity == s]), s) for s in reversed(SEVERITIES)]
-        told = ", ".join(f"{count} {severity}" for count, severity in counts if count)
-        verdict = ("Ready for take-off.", "bold green") if self.ok else ("Not ready.", "bold red")
-        return [*lines, Text(), Text.assemble(verdict, f" {told or 'Nothing found'}.")]
+        counts = [(sum(found.severity == severity for found in self.findings), severity) for severity in SEVERITIES]
+        told = ", ".join(f"{count} {severity}" for count, severity in reversed(counts) if count)
+        word = ("Ready for take-off.", "bold green") if self.ok else ("Not ready.", "bold red")
+        return Text.assemble(word, f" {told or 'Nothing found'}.")
+
+
+def _lines(found: PreflightFinding) -> list[RenderableType]:
+    """Return a finding: how bad and what, then the sentence, then the cure."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    head = Text.assemble((f"{found.severity:<{INDENT}}", STYLES[found.severity]), (_spaced(found.check), "bold"))
+    lines: list[RenderableType] = [head, Padding(Text(printable(found.message)), (0, 0, 0, INDENT))]
+    if found.cure:
+        arrow = Table.grid(padding=(0, 1, 0, 0))
+        arrow.add_row(Text("->", "green"), Text(printable(found.cure), "green"))
+        lines.append(Padding(arrow, (0, 0, 0, INDENT)))
+    return lines
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+@contextmanager
+def _random_state_kept() -> Iterator[None]:
+    """Rich numbers its styles with Python's random generator; the user's training is not to notice."""
+    before = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(before)

@@ -117,6 +117,7 @@ class RandomState:
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
 
     def put_back(self) -> None:
+        """Set all of them as they were."""
         random.setstate(self._python)
         np.random.set_state(self._numpy)
         torch.set_rng_state(self._host)

@@ -42,7 +42,7 @@ def _of(tensor: Tensors, is_alone: bool) -> Iterator[PreflightFinding]:
     elif looks_like_bytes(tensor.smallest, tensor.largest, tensor.is_whole) and problem is not None:
         yield PreflightFinding(
             severity="warn",
-            message=f"{tensor.name} look like raw pixels, from {tensor.smallest:g} to {tensor.largest:g}.",
+            message=f"{_capital(tensor.name)} look like raw pixels, from {tensor.smallest:g} to {tensor.largest:g}.",
             cure="divide them by 255, then subtract the mean and divide by the standard deviation",
             evidence=evidence,
         )
@@ -52,7 +52,7 @@ def _of(tensor: Tensors, is_alone: bool) -> Iterator[PreflightFinding]:
         is_plain = len(tensor.shape) == 1 or tensor.num_values <= 2 or tensor.shape[0] == 1 or is_square
         yield PreflightFinding(
             severity="info" if is_plain else "warn",
-            message=f"{tensor.name} {SAYS[problem]}: {numbers}.",
+            message=f"{_capital(tensor.name)} {SAYS[problem]}: {numbers}.",
             cure=CURE,
             evidence=evidence,
         )
@@ -74,3 +74,7 @@ def _features(tensor: Tensors) -> Iterator[PreflightFinding]:
             cure="standardise each column by itself, or the small ones will hardly be seen",
             evidence={"largest_std": max(varying), "smallest_std": min(varying)},
         )
+
+
+def _capital(name: str) -> str:
+    return name[:1].upper() + name[1:]

@@ -52,7 +52,13 @@ def test_only_what_is_severe_enough_raises():
 def test_the_text_says_what_and_what_to_do(bad):
     text = str(bad)
     assert text.startswith("Pre-flight  Sequential of 15 parameters, SGD lr 0.1, batch 32 x 4")
-    for told in ("critical  output layer", "-> remove the last softmax", "Not ready.", "fine  broadcasting"):
+    for told in (
+        "critical  output layer",
+        "          The model ends with",
+        "-> remove the last softmax",
+        "Not ready.",
+        "fine      broadcasting",
+    ):
         assert told in text
     shown = io.StringIO()
     bad.show(Console(file=shown, width=60))

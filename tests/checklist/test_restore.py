@@ -1,5 +1,6 @@
 """A pre-flight leaves everything bit for bit as it was, whether it succeeds, finds something or the training raises."""
 
+import io
 import random
 import threading
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -81,6 +83,8 @@ def test_nothing_changes(bits, optimizer):
     before = everything(bits, model, made, batch)
     report = gradguard.preflight(model, made, batch, cross_entropy, overfit=True, overfit_steps=3)
     assert report.overfit is not None
+    report.show(Console(file=io.StringIO()))
+    assert str(report)
     assert everything(bits, model, made, batch) == before
 
 
