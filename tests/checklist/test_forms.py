@@ -62,6 +62,8 @@ def test_a_form_is_taken(model, batch, loss):
 
 
 NET = nn.Linear(4, 3)
+SHARDED = nn.Linear(4, 3)
+SHARDED.weight.device_mesh = "of eight"  # what tells a DTensor
 GOOD = {"model": NET, "optimizer": SGD(NET.parameters(), 0.1), "batch": (LEFT, LABELS), "loss_fn": cross_entropy}
 LOADER = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(LEFT, LABELS))
 
@@ -74,6 +76,7 @@ LOADER = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(LEFT, LABELS
         ({"model": nn.ReLU()}, "no parameters"),
         ({"model": nn.LazyLinear(3)}, "lazy layers without weights; run it once"),
         ({"model": nn.Linear(4, 3, device="meta")}, "meta device"),
+        ({"model": SHARDED}, "sharded .FSDP.; run the pre-flight on it before fully_shard"),
         ({"batch": LEFT}, r"got a tensor of shape \(16, 4\); pass the targets too"),
         ({"batch": (LEFT, RIGHT, LABELS)}, r"got a tuple of 3; for several inputs pass \(\(first, second\), targets\)"),
         ({"batch": LOADER}, r"got DataLoader; pass one batch: next\(iter\(loader\)\)"),
