@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from gradguard.attach import attach as attach
     from gradguard.audit.read import Run as Run
     from gradguard.audit.read import read_run as read_run
+    from gradguard.checklist.report import PreflightReport as PreflightReport
+    from gradguard.checklist.run import preflight as preflight
     from gradguard.errors import AttachError as AttachError
     from gradguard.errors import GradguardError as GradguardError
     from gradguard.errors import PolicyError as PolicyError
+    from gradguard.errors import PreflightFailed as PreflightFailed
     from gradguard.errors import RecordError as RecordError
     from gradguard.errors import RunDirectoryError as RunDirectoryError
     from gradguard.errors import TrainingStopped as TrainingStopped
@@ -35,6 +38,8 @@ _HOMES = {
     "Guard": "gradguard.guard",
     "Policy": "gradguard.policy.schema",
     "PolicyError": "gradguard.errors",
+    "PreflightFailed": "gradguard.errors",
+    "PreflightReport": "gradguard.checklist.report",
     "RecordError": "gradguard.errors",
     "Run": "gradguard.audit.read",
     "RunDirectoryError": "gradguard.errors",
@@ -44,6 +49,7 @@ _HOMES = {
     "faults": "",
     "gradient_statistics": "gradguard.gradient_statistics",
     "load_policy": "gradguard.policy.load",
+    "preflight": "gradguard.checklist.run",
     "read_run": "gradguard.audit.read",
     "register_diagnosis": "gradguard.register",
     "register_remedy": "gradguard.register",

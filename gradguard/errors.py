@@ -6,9 +6,11 @@ GradguardError
   |- PolicyError          a policy is missing or has mistakes; `.problems` lists every one with its place
   |- RunDirectoryError    a run directory cannot be created or written
   |- RecordError          a record cannot be read
+  |- PreflightFailed      PreflightReport.raise_for_findings found something; `.findings` says what
   `- TrainingStopped      the `stop` remedy fired; `.finding` says why, everything is on disk
 
-All but `TrainingStopped` are ValueErrors too, so code that guards against bad arguments catches them.
+All but `PreflightFailed` and `TrainingStopped` are ValueErrors too, so code that guards against bad arguments catches
+them.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING
 
 
 if TYPE_CHECKING:
+    from gradguard.checklist.finding import PreflightFinding
     from gradguard.records import Finding
 
 
@@ -55,6 +58,19 @@ class PolicyError(GradguardError, ValueError):
 
     def __reduce__(self) -> tuple[type[PolicyError], tuple[tuple[str, ...]]]:
         return type(self), (self.problems,)
+
+
+class PreflightFailed(GradguardError, AssertionError):
+    """A pre-flight found something; an AssertionError, so that test runners show it as a failure.
+
+    Args:
+        message: the report as text.
+        findings: those that count.
+    """
+
+    def __init__(self, message: str, findings: Sequence[PreflightFinding] = ()) -> None:
+        self.findings = tuple(findings)
+        super().__init__(message)
 
 
 class TrainingStopped(GradguardError, RuntimeError):

@@ -41,6 +41,10 @@ FLOORS = (
         "sharded",
         "magnitude_bins",
         "probe_stats",
+        "input_scale",
+        "weight_scale",
+        "signal_trend",
+        "checklist.facts",
     },
     {"registry"},
     {"trigger"},
@@ -56,6 +60,7 @@ FLOORS = (
         "entry_sample",
         "wide_moments",
         "flat_moments",
+        "checklist.finding",
     },
     {"gradient_columns"},
     {
@@ -71,8 +76,8 @@ FLOORS = (
         "observed",
         "grad_scale",
     },
-    {"diagnoses", "remedies", "sinks", "record", "policy"},
-    {"monitor", "snapshot", "judgement", "audit", "faults"},
+    {"diagnoses", "remedies", "sinks", "checks", "record", "policy"},
+    {"monitor", "snapshot", "judgement", "audit", "faults", "checklist"},
     {"snapshots"},
     {"target", "gradient_statistics"},
     {"intervention", "periodic", "foresight", "pace", "gradient_probe", "routine"},
@@ -87,7 +92,7 @@ FLOORS = (
     {"cli"},
     {"__main__"},
 )
-LEAVES = ("diagnoses", "remedies", "sinks")
+LEAVES = ("diagnoses", "remedies", "sinks", "checks")
 HUBS = ("pipeline", "guard", "intervention", "judgement", "attach", "periodic", "resume", "target", "policy.decide")
 
 
@@ -236,6 +241,8 @@ def test_the_public_names_are_these():
         "Guard",
         "Policy",
         "PolicyError",
+        "PreflightFailed",
+        "PreflightReport",
         "RecordError",
         "Run",
         "RunDirectoryError",
@@ -245,6 +252,7 @@ def test_the_public_names_are_these():
         "faults",
         "gradient_statistics",
         "load_policy",
+        "preflight",
         "read_run",
         "register_diagnosis",
         "register_remedy",
@@ -279,6 +287,7 @@ COMMANDS = {
     "demo": ["--steps", "--run-dir", "--seed"],
     "explain": ["name"],
     "init": ["path", "--force"],
+    "preflight": ["target", "--overfit", "--skip", "--json"],
     "schema": [],
     "show": ["run", "--step", "--name", "--json"],
     "verify": ["run", "--name", "--json"],

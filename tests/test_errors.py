@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradguard import errors
-from gradguard.errors import GradguardError, PolicyError, TrainingStopped, did_you_mean
+from gradguard.checklist.finding import PreflightFinding
+from gradguard.errors import GradguardError, PolicyError, PreflightFailed, TrainingStopped, did_you_mean
 from gradguard.records import Finding
 
 
@@ -22,6 +23,7 @@ EXAMPLES = [
     errors.RunDirectoryError("a file"),
     errors.RecordError("torn"),
     PolicyError(["a.yaml:1:1: first", "a.yaml:2:1: second"]),
+    errors.PreflightFailed("softmax twice", [PreflightFinding(severity="warn", message="softmax twice")]),
     TrainingStopped("stopped at step 3", FINDING),
 ]
 
@@ -32,8 +34,9 @@ def test_every_error_is_in_the_tree_that_the_module_draws():
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
-def test_everything_but_a_stop_is_a_value_error(error):
-    assert isinstance(error, ValueError) != isinstance(error, TrainingStopped)
+def test_everything_but_a_stop_and_a_failed_preflight_is_a_value_error(error):
+    assert isinstance(error, ValueError) != isinstance(error, (TrainingStopped, PreflightFailed))
+    assert isinstance(error, AssertionError) == isinstance(error, PreflightFailed)
     assert isinstance(error, RuntimeError) == isinstance(error, TrainingStopped)
 
 

@@ -13,7 +13,7 @@ from benchmarks.zoo.data import Split, batches, blobs, diabetes, digits
 from benchmarks.zoo.failing_signal import BLOWN_UP
 from benchmarks.zoo.models import Initialise, he, mlp
 from benchmarks.zoo.setup import Make, Observe, Setup, Training, Turn
-from benchmarks.zoo.supervised import Loss, accuracy, regression, supervised
+from benchmarks.zoo.supervised import Loss, accuracy, first_batch, regression, supervised
 from gradguard.faults import Fault
 
 
@@ -100,7 +100,7 @@ def _without_zero_grad(seed: int) -> Training:
         observe(loss)
         optimizer.step()
 
-    return Training(model, [Turn(optimizer, run)], lambda: accuracy(model, data))
+    return Training(model, [Turn(optimizer, run)], lambda: accuracy(model, data), first_batch(model, data, 64, seed))
 
 
 def _uphill(output: Tensor, target: Tensor) -> Tensor:

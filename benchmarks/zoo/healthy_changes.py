@@ -12,8 +12,8 @@ from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, OneCycleLR
 
 from benchmarks.zoo.data import Split, batches, digits
 from benchmarks.zoo.models import NUM_CLASSES, cnn, he, mlp
-from benchmarks.zoo.setup import Observe, Setup, Training, Turn
-from benchmarks.zoo.supervised import accuracy, plain_turn, supervised
+from benchmarks.zoo.setup import Observe, Opening, Setup, Training, Turn
+from benchmarks.zoo.supervised import accuracy, first_batch, plain_turn, supervised
 
 
 STEPS = 300
@@ -87,7 +87,7 @@ def _two_stages(model: nn.Module, stages: tuple[Split, Split], seed: int) -> Tra
         return cross_entropy(model(stages[index].x[rows]), stages[index].y[rows])
 
     turn = plain_turn(Adam(model.parameters(), 1e-3), loss_at)
-    return Training(model, [turn], lambda: accuracy(model, digits()))
+    return Training(model, [turn], lambda: accuracy(model, digits()), first_batch(model, stages[0], 64, seed))
 
 
 def _pretrained(seed: int) -> tuple[nn.Sequential, nn.Linear]:
@@ -126,7 +126,8 @@ def _thawing_backbone(seed: int) -> Training:
         rows = next(order)
         return cross_entropy(model(digits().x[rows]), digits().y[rows])
 
-    return Training(model, [plain_turn(optimizer, loss_at)], lambda: accuracy(model, digits()))
+    opening = first_batch(model, digits(), 64, seed)
+    return Training(model, [plain_turn(optimizer, loss_at)], lambda: accuracy(model, digits()), opening)
 
 
 def _accumulation(seed: int) -> Training:
@@ -145,7 +146,8 @@ def _accumulation(seed: int) -> Training:
             observe(loss)
         optimizer.step()
 
-    return Training(model, [Turn(optimizer, run)], lambda: accuracy(model, data))
+    opening = first_batch(model, data, 16, seed)
+    return Training(model, [Turn(optimizer, run)], lambda: accuracy(model, data), opening)
 
 
 def _lbfgs(seed: int) -> Training:
@@ -161,7 +163,10 @@ def _lbfgs(seed: int) -> Training:
         return loss
 
     return Training(
-        model, [Turn(optimizer, lambda step, observe: optimizer.step(closure))], lambda: accuracy(model, data)
+        model,
+        [Turn(optimizer, lambda step, observe: optimizer.step(closure))],
+        lambda: accuracy(model, data),
+        Opening(model, (data.x, data.y), cross_entropy),
     )
 
 

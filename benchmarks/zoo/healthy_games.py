@@ -13,8 +13,8 @@ from torch.optim import Adam
 from benchmarks.zoo.data import batches, digits
 from benchmarks.zoo.environments import NUM_ACTIONS, NUM_INPUTS, CartPoles
 from benchmarks.zoo.models import mlp
-from benchmarks.zoo.setup import Setup, Training
-from benchmarks.zoo.supervised import accuracy, plain_turn
+from benchmarks.zoo.setup import Opening, Setup, Training
+from benchmarks.zoo.supervised import accuracy, first_batch, plain_turn
 
 
 NUM_MODES = 8
@@ -57,7 +57,10 @@ def _gan(seed: int) -> Training:
         plain_turn(Adam(model["critic"].parameters(), 2e-3, betas=(0.5, 0.999)), critic_loss),
         plain_turn(Adam(model["generator"].parameters(), 1e-3, betas=(0.5, 0.999)), generator_loss),
     ]
-    return Training(model, turns, score)
+    generator = torch.Generator().manual_seed(seed)
+    real = modes.repeat(8, 1) + SPREAD * torch.randn(64, 2, generator=generator)
+    batch = torch.cat([real, 0.1 * torch.randn(64, 2, generator=generator)]), torch.cat([ones, zeros])
+    return Training(model, turns, score, Opening(model["critic"], batch, binary_cross_entropy_with_logits))
 
 
 def _bandit(seed: int) -> Training:
@@ -76,7 +79,15 @@ def _bandit(seed: int) -> Training:
         usual[0] = 0.9 * usual[0] + 0.1 * reward.mean().item()
         return loss
 
-    return Training(model, [plain_turn(Adam(model.parameters(), 3e-3), loss_at)], lambda: accuracy(model, data))
+    def surprise(scores: Tensor, labels: Tensor) -> Tensor:
+        log_shares = scores.log_softmax(1)
+        action = log_shares.detach().exp().multinomial(1).squeeze(1)
+        reward = (action == labels).float()
+        return -((reward - 0.1) * log_shares[torch.arange(len(scores)), action]).mean()
+
+    opening = first_batch(model, data, 64, seed, surprise)
+    turn = plain_turn(Adam(model.parameters(), 3e-3), loss_at)
+    return Training(model, [turn], lambda: accuracy(model, data), opening)
 
 
 @torch.no_grad()
@@ -120,7 +131,15 @@ def _reinforce(seed: int) -> Training:
         log_shares = model(states).log_softmax(-1).gather(-1, actions[..., None]).squeeze(-1)
         return -(gains * log_shares).mean()
 
-    return Training(model, [plain_turn(Adam(model.parameters(), 1e-2), loss_at)], lambda: _balance(model))
+    def loss(scores: Tensor, played: tuple[Tensor, Tensor]) -> Tensor:
+        actions, gains = played
+        return -(gains * scores.log_softmax(-1).gather(-1, actions[..., None]).squeeze(-1)).mean()
+
+    with torch.random.fork_rng():
+        states, actions, gains = _episodes(model, CartPoles(16, seed), 40)
+    opening = Opening(model, (states, (actions, gains)), loss)
+    turn = plain_turn(Adam(model.parameters(), 1e-2), loss_at)
+    return Training(model, [turn], lambda: _balance(model), opening)
 
 
 def _q_learning(seed: int) -> Training:
@@ -153,7 +172,15 @@ def _q_learning(seed: int) -> Training:
         value = (model(state) * one_hot(action, NUM_ACTIONS)).sum(1)
         return smooth_l1_loss(value, wanted)
 
-    return Training(model, [plain_turn(Adam(model.parameters(), 2e-3), loss_at)], lambda: _balance(model))
+    def loss(values: Tensor, played: tuple[Tensor, Tensor]) -> Tensor:
+        action, wanted = played
+        return smooth_l1_loss((values * one_hot(action, NUM_ACTIONS)).sum(1), wanted)
+
+    starts = CartPoles(64, seed)
+    pushed = torch.arange(64) % NUM_ACTIONS
+    opening = Opening(model, (starts.step(pushed)[0], (pushed, torch.ones(64))), loss)
+    turn = plain_turn(Adam(model.parameters(), 2e-3), loss_at)
+    return Training(model, [turn], lambda: _balance(model), opening)
 
 
 HEALTHY_GAMES = (

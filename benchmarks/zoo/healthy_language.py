@@ -6,11 +6,11 @@ from functools import cache
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, logsigmoid
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, logsigmoid
 from torch.optim import SGD, AdamW, SparseAdam
 
 from benchmarks.zoo.data import batches
-from benchmarks.zoo.setup import Setup, Training
+from benchmarks.zoo.setup import Opening, Setup, Training
 from benchmarks.zoo.supervised import outputs, plain_turn
 from gradguard.demo.model import GPT
 from gradguard.demo.text import VOCABULARY, load_tokens
@@ -33,7 +33,11 @@ def _language(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int, siz
         inputs, targets = next(loader)
         return cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
 
-    return Training(model, [plain_turn(optimizer, loss_at)], lambda: _score(model))
+    def loss(output: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(output.flatten(0, -2), targets.flatten())
+
+    opening = Opening(model, next(pieces(load_tokens()[0], size, CONTEXT, seed)), loss)
+    return Training(model, [plain_turn(optimizer, loss_at)], lambda: _score(model), opening)
 
 
 def _gpt(seed: int) -> Training:
@@ -110,7 +114,11 @@ def _skip_gram(seed: int, is_adam: bool) -> Training:
         with torch.no_grad():
             return -loss_of(held[:, 0], held[:, 1], held[:, 1].roll(1000)).item()
 
-    return Training(model, [plain_turn(optimizer, loss_at)], score)
+    near, far = (pairs[:128], pairs[:128].roll(1000))
+    both = torch.cat([near, torch.stack([near[:, 0], far[:, 1]], dim=1)])
+    truth = torch.cat([torch.ones(128), torch.zeros(128)])
+    opening = Opening(model, ((both[:, 0], both[:, 1]), truth), binary_cross_entropy_with_logits)
+    return Training(model, [plain_turn(optimizer, loss_at)], score, opening)
 
 
 HEALTHY_LANGUAGE = (

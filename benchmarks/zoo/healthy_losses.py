@@ -9,8 +9,8 @@ from torch.optim import SGD, Adam
 
 from benchmarks.zoo.data import Split, batches, diabetes, digits
 from benchmarks.zoo.models import NUM_PIXELS, mlp
-from benchmarks.zoo.setup import Setup, Training
-from benchmarks.zoo.supervised import outputs, plain_turn, regression, supervised
+from benchmarks.zoo.setup import Opening, Setup, Training
+from benchmarks.zoo.supervised import first_batch, outputs, plain_turn, regression, supervised
 
 
 def _linear(seed: int) -> Training:
@@ -72,7 +72,11 @@ def _similarity(seed: int) -> Training:
     def score() -> float:
         return cosine_similarity(outputs(model, data.held_x), data.held_x).mean().item()
 
-    return Training(model, [plain_turn(Adam(model.parameters(), 1e-3), loss_at)], score)
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return -cosine_similarity(output, target).mean()
+
+    opening = Opening(model, (data.x[:64] + 0.3, data.x[:64]), loss)
+    return Training(model, [plain_turn(Adam(model.parameters(), 1e-3), loss_at)], score, opening)
 
 
 class Autoencoder(nn.Module):
@@ -108,7 +112,8 @@ def _vae(seed: int) -> Training:
         model.train()
         return -loss.item()
 
-    return Training(model, [plain_turn(Adam(model.parameters(), 2e-3), loss_at)], score)
+    opening = Opening(model, ((data.x[:64], 0.0), data.x[:64]), lambda loss, _: loss)
+    return Training(model, [plain_turn(Adam(model.parameters(), 2e-3), loss_at)], score, opening)
 
 
 def _bfloat16(seed: int) -> Training:
@@ -125,7 +130,8 @@ def _bfloat16(seed: int) -> Training:
     def score() -> float:
         return (outputs(model, data.held_x).argmax(1) == data.held_y).float().mean().item()
 
-    return Training(model, [plain_turn(Adam(model.parameters(), 1e-3), loss_at)], score)
+    opening = first_batch(model, data, 64, seed)
+    return Training(model, [plain_turn(Adam(model.parameters(), 1e-3), loss_at)], score, opening)
 
 
 HEALTHY_LOSSES = (

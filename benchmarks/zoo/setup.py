@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -32,6 +32,21 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class Opening:
+    """What the first step of a training works on, taken from a copy of its stream of batches.
+
+    Args:
+        model: the part of it that the first optimizer trains.
+        batch: (inputs, targets).
+        loss: function of (output, targets).
+    """
+
+    model: nn.Module
+    batch: tuple[Any, Any]
+    loss: Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True)
 class Training:
     """A training run that is ready to begin.
 
@@ -39,11 +54,13 @@ class Training:
         model: all of its parameters and buffers make up the result.
         turns: what happens in every step, in order.
         evaluate: returns the score of the model as it is, higher is better; NaN or infinite when the model is broken.
+        opening: what a pre-flight of it is called with; None where the batch and the loss are not apart.
     """
 
     model: nn.Module
     turns: Sequence[Turn]
     evaluate: Callable[[], float]
+    opening: Opening | None = None
 
 
 Make = Callable[[int], Training]  # from a seed; the same seed gives the same run, bit for bit

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from benchmarks.zoo.data import Split, batches
-from benchmarks.zoo.setup import Observe, Training, Turn
+from benchmarks.zoo.setup import Observe, Opening, Training, Turn
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # output, target -> ()
@@ -51,7 +51,14 @@ def supervised(
         rows = next(order)
         return loss(model(data.x[rows]), data.y[rows])
 
-    return Training(model, [plain_turn(optimizer, loss_at, scheduler)], lambda: judge(model, data))
+    opening = first_batch(model, data, batch, seed, loss)
+    return Training(model, [plain_turn(optimizer, loss_at, scheduler)], lambda: judge(model, data), opening)
+
+
+def first_batch(model: nn.Module, data: Split, batch: int, seed: int, loss: Loss = cross_entropy) -> Opening:
+    """Return what the first step works on, without taking it from the stream of batches."""
+    rows = next(batches(len(data.x), batch, seed))
+    return Opening(model, (data.x[rows], data.y[rows]), loss)
 
 
 def regression(model: nn.Module, optimizer: Optimizer, data: Split, seed: int, *, batch: int = 64) -> Training:

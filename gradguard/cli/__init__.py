@@ -23,6 +23,7 @@ from gradguard.printable import printable
 COMMANDS = {
     "demo": "Break a small training run on purpose, without and with the guard.",
     "init": "Write a commented policy file to start from.",
+    "preflight": "Check a training before its first step.",
     "check": "Check a policy file and list every mistake with its line.",
     "audit": "Summarise a run: is it healthy, what was done, did it help.",
     "show": "Show all that is recorded about one step.",
