@@ -1,8 +1,8 @@
-"""What the probes of activations and updates cost: python -m benchmarks.probes [ROUNDS]
+"""What the probes of activations and updates cost, see `python -m benchmarks.probes [ROUNDS]`.
 
 Each workload is trained twice in turn, once bare and once with the hooks and copies of a probe at every step that it
-takes, 50 steps a round as with the default `probe_every`. All numbers are medians over rounds; the share is what the
-probes of one round add to its 50 steps.
+takes. Times are of the processor, of one thread, so that a busy machine counts little, and medians over rounds; the
+share is what one probe adds to 50 steps, the default `probe_every`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Bench:
     def step(self) -> float:
         """Take one step; return its seconds."""
         inputs, targets = self.batches[self.count % len(self.batches)]
-        started = time.perf_counter()
+        started = time.process_time()
         self.optimizer.zero_grad()
         self.model(inputs, targets).backward()
         if self.probes is not None:
@@ -67,7 +67,7 @@ class Bench:
         self.count += 1
         if self.probes is not None:
             self.probes.after_step(self.count, is_applied=True)
-        return time.perf_counter() - started
+        return time.process_time() - started
 
 
 def measure(name: str, rounds: int) -> tuple[float, float, int]:
@@ -99,6 +99,7 @@ def measure(name: str, rounds: int) -> tuple[float, float, int]:
 
 def main(rounds: int = 30, tell: Callable[[str], None] = print) -> None:
     """Print the table."""
+    torch.set_num_threads(1)
     tell("| workload | bare step, ms | a probe, ms | in steps | one step with it | every 50 steps |")
     tell("|---|---|---|---|---|---|")
     for name in WORKLOADS:
