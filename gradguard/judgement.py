@@ -6,6 +6,8 @@ A recorded run can be put through it again: the same numbers give the same findi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite, nan
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,9 @@ from gradguard.records import Finding
 from gradguard.running import LossWindow, NormWindow
 from gradguard.stats import FloatArray, ParameterTable, StepStats
 from gradguard.trigger import Calm, Trigger
+
+
+NUM_FIRST = 5  # accepted losses whose median is the initial loss
 
 
 class Entry:
@@ -72,6 +77,8 @@ class Judgement:
             shared[key].rules.append((index, rule))
         self.windows = {size: NormWindow(len(table) + 1, size) for size in sorted(sizes)}
         self.losses = {size: LossWindow(size) for size in sorted(loss_sizes)}
+        self._first_losses: list[float] = []
+        self._initial_loss = nan
         self._watchful = [entry for entry in self.entries if not entry.diagnosis.rests_when_quiet()]
         self._was_quiet = False  # diagnoses that rest are still asked on the first quiet step
         self._scaler_entries = [entry for entry in self.entries if entry.diagnosis.sees_scaler_skips]
@@ -79,6 +86,7 @@ class Judgement:
     def judge(self, stats: StepStats) -> list[tuple[Rule, Finding]]:
         """Return what every rule's diagnosis found at this step, in the policy's order."""
         stats.windows, stats.losses = self.windows, self.losses
+        stats.initial_loss = self._initial_loss
         found: list[tuple[int, Rule, Finding]] = []
         is_quiet = stats.is_quiet()
         entries = self._scaler_entries if stats.found_inf else self.entries
@@ -159,6 +167,9 @@ class Judgement:
         if has_loss:
             for losses in self.losses.values():
                 losses.push(loss)
+            if len(self._first_losses) < NUM_FIRST and isfinite(loss):
+                self._first_losses.append(loss)
+                self._initial_loss = median(self._first_losses)
 
     def forget(self) -> None:
         """Start the rolling statistics and the diagnoses afresh."""
@@ -166,6 +177,7 @@ class Judgement:
             window.forget()
         for losses in self.losses.values():
             losses.forget()
+        self._first_losses, self._initial_loss = [], nan
         for entry in self.entries:
             entry.state = entry.diagnosis.init(self.table, entry.rows)
         self._was_quiet = False
@@ -175,6 +187,7 @@ class Judgement:
         return {
             "windows": {size: window.state_dict() for size, window in self.windows.items()},
             "losses": {size: losses.state_dict() for size, losses in self.losses.items()},
+            "first_losses": list(self._first_losses),
             "states": [entry.diagnosis.dump_state(entry.state) for entry in self.entries],
         }
 
@@ -184,6 +197,8 @@ class Judgement:
             window.load_state_dict(state["windows"][size])
         for size, losses in self.losses.items():
             losses.load_state_dict(state["losses"][size])
+        self._first_losses = list(state["first_losses"])
+        self._initial_loss = median(self._first_losses) if self._first_losses else nan
         for entry, dumped in zip(self.entries, state["states"], strict=True):
             entry.state = entry.diagnosis.load_state(entry.diagnosis.init(self.table, entry.rows), dumped)
         self._was_quiet = False

@@ -24,6 +24,7 @@ from gradguard.observed import SampleIds
 from gradguard.pace import Pace
 from gradguard.periodic import Periodic
 from gradguard.policy.schema import Policy, Rule
+from gradguard.probes import Probes
 from gradguard.quiet_steps import QuietSteps
 from gradguard.record.recorder import Recorder
 from gradguard.record.statistics import Flag
@@ -81,6 +82,7 @@ class Pipeline:
                 model, optimizer, options.every, options.max_memory_share, monitor.finite_check
             )
         self.pace = Pace.of(monitor)
+        self.probes = Probes.of(policy, monitor, recorder, on_fault)
         self.gradient_probe = GradientProbe(policy.monitor, recorder, on_fault)
         self.watch = ResetWatch(self.monitor.params)
         self.periodic = Periodic(policy, self._probe, self.target, self.intervening.outcomes, recorder)
@@ -106,7 +108,14 @@ class Pipeline:
         self._read(losses)
         if self.step >= self.gradient_probe.next_step:
             self.gradient_probe.take(self.step, self.monitor, 1.0 / self.target.gradient_scale)
+        if self.probes is not None:
+            self.probes.launch(self.step)
+            self.probes.fill(self.stats)
         self._judge(sample_ids)
+        if self.probes is not None:
+            if not self.target.is_skipped and not self.stats.found_inf:
+                self.probes.before_step(self.step, self.stats.lr * self.target.lr_factor)
+            self.probes.judged(self.stats)
         self.quiet.arm()
 
     def settle(self) -> None:
@@ -229,17 +238,7 @@ class Pipeline:
             self.judgement.learn(stats.levels, stats.loss, stats.has_loss, stats.is_plain)
         if stats.is_stale:
             flags |= Flag.STALE
-        self.recorder.row(
-            stats.step,
-            stats.loss,
-            stats.lr,
-            stats.global_norm,
-            self.target.lr_factor,
-            self.target.clip_coef,
-            stats.loss_scale,
-            flags,
-            stats.norms,
-        )
+        self.recorder.row(stats, self.target.lr_factor, self.target.clip_coef, flags)
         if stats.bad_state:
             stats.bad_state = ()
 
@@ -254,6 +253,8 @@ class Pipeline:
         if target.buffers is not None and not target.is_skipped and len(target.buffers):
             target.buffers.accept()
         self.step += 1
+        if self.probes is not None and (not self.quiet.is_last or self.step >= self.probes.next_due):
+            self.probes.after_step(self.step, is_applied=not target.is_skipped)
         if self.step >= self.periodic.next_due:
             self.quiet.settle()
             self.quiet.disarm()
@@ -261,28 +262,26 @@ class Pipeline:
 
     def report(self) -> StepReport:
         """Return what happened at the last step."""
-        by_guard, by_scaler = self.target.is_skipped, self.stats.found_inf
-        return StepReport(
-            step=self.step - 1,
-            skipped=by_guard or by_scaler,
-            skipped_by="guard" if by_guard else "scaler" if by_scaler else None,
-            global_norm=self.stats.global_norm,
-            lr_factor=self.target.lr_factor,
-            clip_coef=self.target.clip_coef,
-            findings=tuple(self.findings),
-            records=tuple(self.records),
-        )
+        return StepReport.of(self.step - 1, self.stats, self.target, self.findings, self.records)
 
     def _probe(self) -> None:
         self.monitor.probe(self.stats)
 
     def finish(self) -> None:
         """Write down what still waits for its judgement, and let go of the hooks."""
-        self.settle()
-        if self.step and not self.target.is_stopped:
-            aside.judge_last_step(self)
-        self.periodic.give_up(self.step, self.judgement)
+        try:
+            self.settle()
+            if self.step and not self.target.is_stopped:
+                aside.judge_last_step(self)
+            self.periodic.give_up(self.step, self.judgement)
+        finally:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Take the hooks off parameters and modules."""
         self.watch.close()
+        if self.probes is not None:
+            self.probes.close()
 
     def flush(self) -> None:
         """Hand over to the disk what is known of the steps so far."""

@@ -61,10 +61,15 @@ class QuietSteps:
             return
         if pipeline.scale.is_used or pipeline.monitor.packs_loss or not (stats.is_plain and stats.is_quiet()):
             return
+        probes, next_due = pipeline.probes, pipeline.gradient_probe.next_step
+        if probes is not None:
+            next_due = min(next_due, probes.next_due)
+            if probes.is_under_way():
+                return
         calm = pipeline.judgement.calm(stats)
         if calm is None:
             return
-        self.left = min(calm.steps, pipeline.gradient_probe.next_step - pipeline.step - 1)
+        self.left = min(calm.steps, next_due - pipeline.step - 1)
         self._has_loss = stats.has_loss
         self._loss_above, self._loss_most, self._reach = calm.loss_above, calm.loss_most, calm.reach
         self._limits: Any = None
@@ -116,4 +121,6 @@ class QuietSteps:
             stats.norms[:] = step.norms
             stats.levels[0] = min(step.global_norm, FLOAT32_MAX)
             pipeline.judgement.pass_by(stats)
+            if pipeline.probes is not None:
+                pipeline.probes.pass_by(stats.lr)
             pipeline.learn_and_record(0)

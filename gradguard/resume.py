@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradguard.contracts import REMEDIES
+from gradguard.errors import UsageError, did_you_mean
 from gradguard.pipeline import Pipeline
 from gradguard.plain import from_plain, to_plain
 
@@ -28,12 +29,24 @@ def dump(pipeline: Pipeline) -> dict[str, Any]:
         "next_probe": periodic.next_probe,
         "next_due": periodic.next_due,
     }
+    probes = to_plain(pipeline.probes.state_dict()) if pipeline.probes is not None else None
     snapshots = target.snapshots.state_dict() if target.snapshots is not None else None
-    return {**to_plain(state), "snapshots": snapshots}
+    return {**to_plain(state), "snapshots": snapshots, "probes": probes}
 
 
 def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
-    """Put a dumped state into a pipeline; the model and the optimizer must have been loaded before."""
+    """Put a dumped state into a pipeline; the model and the optimizer must have been loaded before.
+
+    Raises:
+        UsageError: the state is about other parameters; nothing was changed.
+    """
+    names = pipeline.monitor.table.names
+    if state["parameters"] != names:
+        other = [name for name in state["parameters"] if name not in set(names)]
+        hint = f"; {other[0]!r} is not among them{did_you_mean(other[0], names)}" if other else ""
+        raise UsageError(
+            f"the state is about {len(state['parameters'])} parameters, this guard watches {len(names)}{hint}"
+        )
     pipeline.quiet.settle()
     plain = from_plain({key: value for key, value in state.items() if key != "snapshots"})
     target, stats, periodic = pipeline.target, pipeline.stats, pipeline.periodic
@@ -51,5 +64,7 @@ def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
     stats.bad_state = tuple(plain["bad_state"])
     periodic.next_probe, periodic.next_due = plain["next_probe"], plain["next_due"]
     pipeline.gradient_probe.next_step = 0
+    if pipeline.probes is not None and plain.get("probes") is not None:
+        pipeline.probes.load_state_dict(plain["probes"])
     pipeline.start_versions = []
     pipeline.parameters_changed()

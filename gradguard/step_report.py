@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gradguard.records import AnyRecord, Finding, Intervention, Withheld
+
+
+if TYPE_CHECKING:
+    from gradguard.stats import StepStats
+    from gradguard.target import Target
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,23 @@ class StepReport:
     clip_coef: float
     findings: tuple[Finding, ...]
     records: tuple[AnyRecord, ...]
+
+    @classmethod
+    def of(
+        cls, step: int, stats: StepStats, target: Target, findings: Sequence[Finding], records: Sequence[AnyRecord]
+    ) -> StepReport:
+        """Return the report on a step, from what was measured and what remedies left."""
+        by_guard, by_scaler = target.is_skipped, stats.found_inf
+        return cls(
+            step=step,
+            skipped=by_guard or by_scaler,
+            skipped_by="guard" if by_guard else "scaler" if by_scaler else None,
+            global_norm=stats.global_norm,
+            lr_factor=target.lr_factor,
+            clip_coef=target.clip_coef,
+            findings=tuple(findings),
+            records=tuple(records),
+        )
 
     @classmethod
     def of_scaler_skip(cls, step: int) -> StepReport:

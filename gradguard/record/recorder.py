@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gradguard.contracts import Sink
+from gradguard.probe_stats import Activations, Updates
 from gradguard.record.directory import RunDirectory
 from gradguard.records import AnyRecord, Record
-from gradguard.stats import FloatArray, ParameterTable
+from gradguard.stats import ParameterTable, StepStats
 
 
 R = TypeVar("R", bound=Record)
@@ -78,23 +79,20 @@ class Recorder:
             self._waiting.popleft()
         return written
 
-    def row(
-        self,
-        step: int,
-        loss: float,
-        lr: float,
-        global_norm: float,
-        lr_factor: float,
-        clip_coef: float,
-        loss_scale: float,
-        flags: int,
-        norms: FloatArray,
-    ) -> None:
+    def row(self, stats: StepStats, lr_factor: float, clip_coef: float, flags: int) -> None:
         """Add one step's row of statistics; see `StatisticsWriter.append`."""
         if self._has_rows:
             try:
                 self.directory.statistics.append(  # type: ignore[union-attr]
-                    step, loss, lr, global_norm, lr_factor, clip_coef, loss_scale, flags, norms
+                    stats.step,
+                    stats.loss,
+                    stats.lr,
+                    stats.global_norm,
+                    lr_factor,
+                    clip_coef,
+                    stats.loss_scale,
+                    flags,
+                    stats.norms,
                 )
             except (OSError, ValueError) as error:
                 self._on_fault("writing the statistics", error)
@@ -106,6 +104,14 @@ class Recorder:
                 self.directory.gradients.append(step, columns, is_absent)  # type: ignore[union-attr]
             except (OSError, ValueError) as error:
                 self._on_fault("writing the statistics of gradients", error)
+
+    def probe(self, step: int, seen: Activations | Updates) -> None:
+        """Write what a probe saw; see `ProbesWriter`."""
+        if self._has_rows:
+            try:
+                self.directory.probes.append(step, seen)  # type: ignore[union-attr]
+            except (OSError, ValueError) as error:
+                self._on_fault("writing what probes saw", error)
 
     def write_layout(self, table: ParameterTable) -> None:
         """Say which parameters the rows are about from now on."""
