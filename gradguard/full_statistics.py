@@ -34,7 +34,7 @@ class GradientStatistics(NamedTuple):
     """Statistics of every parameter's gradient, as arrays over P parameters.
 
     Taken from every entry, all are exact up to rounding, but for the histogram of a tensor of more than 65,536 entries,
-    which is that of a sample of k = 16,384. Taken from a sample of k entries, `norm`, `max` and `min` still are exact,
+    which is that of a sample of k = 8,192. Taken from a sample of k entries, `norm`, `max` and `min` still are exact,
     and so is everything about tensors of at most k entries; of the others, with s the standard deviation, q a share and
     r the kurtosis E[(x - mean)^4] / s^4 of the entries, the standard error is at most
 

@@ -14,7 +14,7 @@ def gradient_statistics(model: nn.Module, sample: int | None = None, step: int =
     Args:
         model: parameters without a gradient are left out; complex entries count as pairs of reals, the zeros that a
             sparse gradient does not hold count too.
-        sample: entries a tensor that mean, zero ratio and histogram are taken from, such as 16,384, which the policy's
+        sample: entries a tensor that mean, zero ratio and histogram are taken from, such as 8,192, which the policy's
             `statistics: sampled` takes; tensors of at most so many are read whole. None for all.
         step: another step takes another sample.
 

@@ -175,7 +175,7 @@ class MonitorOptions(Block):
         probe_every: steps between the sampled measurements (weight norms, finite parameters and buffers, statistics of
             gradients), >= 1.
         statistics: how mean, std, max, min, zero ratio, norm and histogram of every gradient are taken then, when the
-            run is recorded: "sampled" (of 16,384 entries a tensor; norm, max and min of all), "exact" (of all; the
+            run is recorded: "sampled" (of 8,192 entries a tensor; norm, max and min of all), "exact" (of all; the
             histogram of a large tensor is sampled all the same) or "none".
         updates: what the optimizer changes is looked at "sampled" (at two steps every `probe_every`) or "every_step"
             (which copies up to 4,096 entries a tensor twice a step), where a diagnosis reads it.
