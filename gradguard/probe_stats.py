@@ -28,7 +28,7 @@ class Activations:
         kinds: (L,) what kind of activation it is: "relu", "tanh", "sigmoid", "softmax", "gelu", ..., "input" for the
             input of a weighted module, "output" for the output of one.
         num_samples: (L,) samples that were seen, at least 256 where there were passes enough. All dimensions but the
-            units are samples; behind a convolution a few positions of each image are, of at least 64 images.
+            units are samples; behind a convolution a few positions of each image are, of at least 32 images.
         num_units: (L,) units.
         dead: (L,) share of the units that are 0 on every sample, in [0, 1]; for kinds that are never exactly 0, of
             those that are dormant.

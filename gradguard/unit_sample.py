@@ -17,7 +17,7 @@ from torch import Tensor
 NUM_SAMPLES = 256  # samples over which a unit must be 0 to be called dead
 MAX_ENTRIES = 32_768  # of one place
 MAX_POSITIONS = 1024  # samples of images: neighbours are alike, so there are more of them
-NUM_IMAGES = 64  # from as many images at least, where there are passes enough
+NUM_IMAGES = 32  # from as many images at least, where there are passes enough
 GOLDEN = 0.6180339887498949  # multiples of it modulo 1 spread evenly
 
 
@@ -47,7 +47,7 @@ def sample_units(values: Tensor, num_spatial: int, have: int = 0, max_entries: i
 
     Example:
         >>> sample_units(torch.zeros(4, 3, 8, 8), num_spatial=2)[0].shape
-        torch.Size([64, 3])
+        torch.Size([128, 3])
     """
     values = values.detach()
     if num_spatial > 0 and values.ndim == num_spatial + 2:
