@@ -17,7 +17,7 @@ from gradguard.errors import AttachError, PolicyError
 from gradguard.exchange import is_main_rank
 from gradguard.guard import Guard
 from gradguard.monitor import Monitor
-from gradguard.parameter_names import is_compiled, parameter_names
+from gradguard.parameter_names import is_compiled
 from gradguard.policy.load import load_policy
 from gradguard.policy.patterns import unmatched
 from gradguard.policy.schema import Policy
@@ -76,6 +76,7 @@ def attach(
     _check(model, optimizer)
     resolved = load_policy(policy)
     monitor = Monitor(model, optimizer, resolved.monitor.parameters)
+    _check_parameters(monitor)
     table = monitor.table
     _check_patterns(resolved, table)
     directory = None
@@ -98,10 +99,15 @@ def _check(model: object, optimizer: object) -> None:
     if not isinstance(optimizer, Optimizer):
         hint = "; its inner optimizer is guarded: pass that one" if hasattr(optimizer, "optimizer") else ""
         raise AttachError(f"attach expects a torch.optim.Optimizer, got {type(optimizer).__name__}{hint}")
-    owned = parameter_names(model)
+    if listeners_of(optimizer):
+        raise AttachError("this optimizer is guarded already; close() the first guard before attaching another")
+
+
+def _check_parameters(monitor: Monitor) -> None:
+    owned = {id(param) for _, param in monitor.named}
     if not owned:
         raise AttachError("the model has no parameters: there is nothing to guard")
-    params = [param for group in optimizer.param_groups for param in group["params"]]
+    params = [param for group in monitor.optimizer.param_groups for param in group["params"]]
     if not any(id(param) in owned for param in params):
         raise AttachError(
             f"none of the optimizer's {len(params)} parameters belongs to the model; pass the optimizer that was built "
@@ -109,8 +115,6 @@ def _check(model: object, optimizer: object) -> None:
         )
     if not any(param.requires_grad for param in params):
         raise AttachError("every parameter of the optimizer is frozen (requires_grad=False): there is nothing to train")
-    if listeners_of(optimizer):
-        raise AttachError("this optimizer is guarded already; close() the first guard before attaching another")
 
 
 def _check_patterns(policy: Policy, table: ParameterTable) -> None:

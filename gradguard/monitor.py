@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from gradguard.finite_check import FiniteCheck, Looked
 from gradguard.functional import FLOAT32_MAX, device_norms, exact_norm, grad_norms, nonfinite_tensors
 from gradguard.mean_loss import mean_loss
-from gradguard.parameter_names import clean_name, parameter_names, wrappers_of
+from gradguard.parameter_names import clean_name, named_parameters, wrappers_of
 from gradguard.policy.patterns import select
 from gradguard.sharded import is_sharded
 from gradguard.stats import ABSENT, FloatArray, ParameterTable, StepStats
@@ -39,6 +39,7 @@ class Monitor:
         patterns: which parameters are monitored.
 
     Attributes:
+        named: (name, parameter) of all that the model has.
         packs_loss: the loss takes the same transfer as the norms; on the CPU, reading it apart is cheaper.
     """
 
@@ -69,7 +70,8 @@ class Monitor:
     def read_layout(self) -> None:
         """Read the optimizer's parameters afresh and choose how they are measured."""
         self._signature = self.layout_signature()
-        known = parameter_names(self.model)
+        self.named = named_parameters(self.model)
+        known = {id(param): name for name, param in self.named}
         members: list[tuple[str, Tensor, int]] = []
         for group_index, group in enumerate(self.optimizer.param_groups):
             for position, param in enumerate(group["params"]):

@@ -10,7 +10,6 @@ from torch.nn.parameter import UninitializedParameter
 
 from gradguard.monitor import Monitor
 from gradguard.parameter_entries import ParameterEntries
-from gradguard.parameter_names import parameter_names
 from gradguard.sharded import is_sharded
 
 
@@ -36,12 +35,10 @@ class OutsideParameters:
     def read_layout(self) -> None:
         """Look anew which parameters are in no group of the optimizer."""
         trained = {id(param) for group in self._monitor.optimizer.param_groups for param in group["params"]}
-        names = parameter_names(self._monitor.model)
-        named = {id(param): param for param in self._monitor.model.parameters()}
         self._params = {
-            names[key]: param
-            for key, param in named.items()
-            if key not in trained and param.requires_grad and not is_sharded(param) and not _is_lazy(param)
+            name: param
+            for name, param in self._monitor.named
+            if id(param) not in trained and param.requires_grad and not is_sharded(param) and not _is_lazy(param)
         }
         self._moved &= set(self._params)
         self._remember()

@@ -45,7 +45,14 @@ def is_compiled(model: nn.Module) -> bool:
     return any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in model.modules())
 
 
+def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return (fully qualified name, parameter) of each parameter; tied ones have the name that comes first."""
+    wrappers, named = wrappers_of(model), list(model.named_parameters())
+    if not wrappers and not any(wrapper in "\n".join(name for name, _ in named) for wrapper in WRAPPERS[1:]):
+        return named
+    return [(clean_name(name, wrappers), param) for name, param in named]
+
+
 def parameter_names(model: nn.Module) -> dict[int, str]:
     """Return {id(parameter): fully qualified name}; tied parameters have the name that comes first."""
-    wrappers = wrappers_of(model)
-    return {id(param): clean_name(name, wrappers) for name, param in model.named_parameters()}
+    return {id(param): name for name, param in named_parameters(model)}

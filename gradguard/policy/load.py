@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,8 +67,20 @@ def load_policy(source: str | os.PathLike[str] | Policy | None = None) -> Policy
     """
     if isinstance(source, Policy):
         return source
+    if source is None or (isinstance(source, str) and source in preset_names()):
+        return _load_preset(source or "default")
+    return _load(source)
+
+
+@cache
+def _load_preset(name: str) -> Policy:
+    """Return a preset, read once: it is frozen, so all may have the same."""
+    return _load(name)
+
+
+def _load(source: str | os.PathLike[str]) -> Policy:
     problems: list[Problem] = []
-    found = _find("default" if source is None else source, Path())
+    found = _find(source, Path())
     root = _gather(found, (), problems)
     if root is not None:
         try:

@@ -56,13 +56,12 @@ class RunDirectory:
     def __init__(self, path: Path, info: dict[str, Any]) -> None:
         self.path = path
         self.info = info
-        self.write_info()
+        self.write_info(is_durable=False)  # `write_layout` comes next, and replaces it
         (path / STATISTICS_FOLDER).mkdir(exist_ok=True)
         self.statistics = StatisticsWriter(path / STATISTICS_FOLDER, num_parameters=0)
         self.gradients = GradientsWriter(path / GRADIENTS_FOLDER, num_parameters=0)
         self.probes = ProbesWriter(path / PROBES_FILE)
         self.journal = Journal(path / JOURNAL_FILE, info["run_id"])
-        _sync_folder(path)
 
     @classmethod
     def create(
@@ -108,8 +107,11 @@ class RunDirectory:
             return run
         raise AssertionError("unreachable")
 
-    def write_info(self) -> None:
+    def write_info(self, is_durable: bool = True) -> None:
         """Replace `run.json` by the current `info`, atomically.
+
+        Args:
+            is_durable: wait until it is on the disk.
 
         Raises:
             OSError: it could not be written; the file is as it was.
@@ -118,7 +120,7 @@ class RunDirectory:
         for key, value in self.info.items():
             is_long = key == "layouts"  # thousands of names: on one line, and by the faster encoder
             fields.append(f'"{key}": ' + to_json(value, indent=None if is_long else 2).replace("\n", "\n  "))
-        write_atomically(self.path / INFO_FILE, "{\n  " + ",\n  ".join(fields) + "\n}\n")
+        write_atomically(self.path / INFO_FILE, "{\n  " + ",\n  ".join(fields) + "\n}\n", is_durable)
 
     def write_layout(self, table: ParameterTable) -> None:
         """Say which parameters the columns of `norms` stand for from now on; starts new chunks.
@@ -166,8 +168,13 @@ class RunDirectory:
         self.info[f"{name}_lost"] = writer.num_lost
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str, is_durable: bool = True) -> None:
     """Replace the file's content in one step: a reader or a crash sees the old text or the new one, whole.
+
+    Args:
+        path: of the file.
+        text: its new content.
+        is_durable: wait until the disk has it; else only a crash of the whole machine may lose it.
 
     Raises:
         OSError: it could not be written; the file is as it was.
@@ -176,13 +183,15 @@ def write_atomically(path: Path, text: str) -> None:
     try:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    if is_durable:
+        _sync_folder(path.parent)
 
 
 def policy_hash(policy: Any) -> str:
