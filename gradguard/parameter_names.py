@@ -48,7 +48,8 @@ def is_compiled(model: nn.Module) -> bool:
 def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Return (fully qualified name, parameter) of each parameter; tied ones have the name that comes first."""
     wrappers, named = wrappers_of(model), list(model.named_parameters())
-    if not wrappers and not any(wrapper in "\n".join(name for name, _ in named) for wrapper in WRAPPERS[1:]):
+    names = "\n".join([name for name, _ in named])
+    if not wrappers and not any(wrapper in names for wrapper in WRAPPERS[1:]):
         return named
     return [(clean_name(name, wrappers), param) for name, param in named]
 

@@ -28,6 +28,9 @@ def to_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(_plain(value), ensure_ascii=True, allow_nan=False, indent=indent, separators=separators)
 
 
+_PLAIN = (str, int)  # thousands of names and sizes are no reason for as many calls
+
+
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int)):
         return value
@@ -38,7 +41,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [item if item.__class__ in _PLAIN else _plain(item) for item in value]
     if isinstance(value, BaseModel):
         return _plain(value.model_dump())
     return _plain(to_jsonable_python(value, fallback=repr))
