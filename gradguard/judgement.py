@@ -5,7 +5,9 @@ A recorded run can be put through it again: the same numbers give the same findi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from statistics import median_low
 from typing import Any
 
 from gradguard.contracts import Diagnosis
@@ -14,7 +16,11 @@ from gradguard.policy.schema import Policy, Rule
 from gradguard.records import Finding
 from gradguard.running import LossWindow, NormWindow
 from gradguard.stats import FloatArray, ParameterTable, StepStats
+from gradguard.story import Story
 from gradguard.trigger import Trigger
+
+
+NUM_FIRST = 5  # finite losses whose median is the initial loss
 
 
 class Entry:
@@ -71,13 +77,20 @@ class Judgement:
         self.windows = {size: NormWindow(len(table) + 1, size) for size in sorted(sizes)}
         self.losses = {size: LossWindow(size) for size in sorted(loss_sizes)}
         self._watchful = [entry for entry in self.entries if not entry.diagnosis.rests_when_quiet()]
+        self.story = Story()
+        self._first_losses: list[float] = []
+        self._initial_loss = math.nan
         self._was_quiet = False  # diagnoses that rest are still asked on the first quiet step
         self._scaler_entries = [entry for entry in self.entries if entry.diagnosis.sees_scaler_skips]
 
     def judge(self, stats: StepStats) -> list[tuple[Rule, Finding]]:
         """Return what every rule's diagnosis found at this step, in the policy's order."""
         stats.windows, stats.losses = self.windows, self.losses
-        found: list[tuple[int, Rule, Finding]] = []
+        if len(self._first_losses) < NUM_FIRST and stats.has_loss and math.isfinite(stats.loss):
+            self._first_losses.append(stats.loss)
+            self._initial_loss = median_low(self._first_losses)
+        stats.initial_loss = self._initial_loss
+        found: list[tuple[Entry, Finding]] = []
         is_quiet = stats.is_quiet()
         entries = self._scaler_entries if stats.found_inf else self.entries
         if is_quiet and self._was_quiet:
@@ -91,11 +104,17 @@ class Judgement:
                 self._on_fault(f"diagnosis {entry.diagnosis.name!r} (now off)", error)
                 continue
             if finding is not None:
-                found.extend((index, rule, finding) for index, rule in entry.rules)
+                found.append((entry, finding))
         if not found:
             return []
-        found.sort(key=lambda item: item[0])
-        return [(rule, finding) for _, rule, finding in found]
+        findings = self.story.tell([(type(entry.diagnosis), finding) for entry, finding in found])
+        told = [
+            (index, rule, finding)
+            for (entry, _), finding in zip(found, findings, strict=True)
+            for index, rule in entry.rules
+        ]
+        told.sort(key=lambda item: item[0])
+        return [(rule, finding) for _, rule, finding in told]
 
     def triggers(self, stats: StepStats) -> dict[str, Sequence[Trigger]]:
         """Return by rule on what its diagnosis will fire at the step that `stats` is about."""
@@ -130,7 +149,14 @@ class Judgement:
             losses.forget()
         for entry in self.entries:
             entry.state = entry.diagnosis.init(self.table, entry.rows)
+        self._first_losses, self._initial_loss = [], math.nan
         self._was_quiet = False
+
+    def roll_back(self, state: dict[str, Any]) -> None:
+        """Put copied windows and states back, but remember what was found since: the story goes on."""
+        told = self.story.told
+        self.load_state_dict(state)
+        self.story.told = told
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of all windows and states."""
@@ -138,6 +164,8 @@ class Judgement:
             "windows": {size: window.state_dict() for size, window in self.windows.items()},
             "losses": {size: losses.state_dict() for size, losses in self.losses.items()},
             "states": [entry.diagnosis.dump_state(entry.state) for entry in self.entries],
+            "first_losses": list(self._first_losses),
+            "told": dict(self.story.told),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -148,4 +176,7 @@ class Judgement:
             losses.load_state_dict(state["losses"][size])
         for entry, dumped in zip(self.entries, state["states"], strict=True):
             entry.state = entry.diagnosis.load_state(entry.diagnosis.init(self.table, entry.rows), dumped)
+        self._first_losses = list(state["first_losses"])
+        self._initial_loss = median_low(self._first_losses) if self._first_losses else math.nan
+        self.story.told = dict(state["told"])
         self._was_quiet = False

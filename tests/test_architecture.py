@@ -56,7 +56,7 @@ FLOORS = (
         "wide_moments",
         "flat_moments",
     },
-    {"gradient_columns"},
+    {"gradient_columns", "progress", "story"},
     {
         "full_statistics",
         "attachment",
