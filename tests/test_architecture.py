@@ -43,6 +43,7 @@ FLOORS = (
         "magnitude_bins",
         "probe_stats",
     },
+    {"registry"},
     {
         "contracts",
         "functional",

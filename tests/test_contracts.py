@@ -11,10 +11,11 @@ import pytest
 from feed import Feed, make_table
 from pydantic import ValidationError
 
-from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Component, Diagnosis, Remedy
+from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Diagnosis, Remedy
 from gradguard.plain import from_plain, to_plain
 from gradguard.policy.options import options
 from gradguard.policy.schema import Policy, resolve
+from gradguard.registry import Component
 
 
 REGISTRIES = [DIAGNOSES, REMEDIES, SINKS]

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Registry, Sink
+from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Sink
 from gradguard.errors import GradguardError
+from gradguard.registry import Registry
 
 
 REGISTRIES = [DIAGNOSES, REMEDIES, SINKS]

@@ -15,8 +15,8 @@ from gradguard.printable import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gradguard.contracts import Component
     from gradguard.policy.schema import Policy, Rule
+    from gradguard.registry import Component
 
 
 def check(

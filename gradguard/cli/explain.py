@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Component, Registry
+from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS
 from gradguard.errors import did_you_mean
+from gradguard.registry import Component, Registry
 
 
 if TYPE_CHECKING:

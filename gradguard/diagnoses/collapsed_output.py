@@ -66,6 +66,7 @@ class CollapsedOutput(Diagnosis[CollapseState]):
         "bad_initialization",
         "bad_inputs",
     )
+    reads = frozenset({"activations"})
     precedence = 70
 
     share: float = Field(default=0.01, gt=0, lt=1)

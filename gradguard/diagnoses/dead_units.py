@@ -22,7 +22,7 @@ MIN_SAMPLES = 64  # of a probe; a unit that is rarely active must have had its c
 MIN_UNITS = 8  # a narrower layer counts when all of its units are dead
 REPEAT_AFTER = 500  # steps between two findings of one kind while it lasts
 LIKE_CLASSES = 0.25  # distance of the initial loss from ln C, as a share of it, of what looks like C classes
-SQUASHING = frozenset({"sigmoid", "tanh", "softmax", "hardsigmoid", "hardtanh", "logsigmoid", "logsoftmax"})
+SQUASHING = frozenset({"sigmoid", "tanh", "softmax", "hardsigmoid", "hardtanh", "log_softmax"})
 OUTSIDE = frozenset({"input", "output"})  # what is zero there may be data, or be meant: it counts when it grew
 
 
@@ -49,7 +49,9 @@ class DeadUnits(Diagnosis[DeadState]):
     """
 
     name = "dead_units"
-    what = "Many units give zero for every sample. They get no gradient either, so they will not come back by themselves."
+    what = (
+        "Many units give zero for every sample. They get no gradient either, so they will not come back by themselves."
+    )
     computed = (
         "A unit is dead when it is 0 on every sample of a probe (with GELU and the like: when its mean is below 0.025 of "
         "the layer's). Reported when the dead share of a layer exceeds `share` at three probes in a row, and at once "
@@ -63,6 +65,7 @@ class DeadUnits(Diagnosis[DeadState]):
     )
     source = "Lu et al. 2019 (dying ReLU), Sokar et al. 2023 (dormant units); healthy set-ups reach a share of 0.36"
     follows = ("nonfinite", "exploding_gradient", "divergence", "loss_spike", "update_spike", "bad_inputs")
+    reads = frozenset({"activations"})
     precedence = 30
 
     share: float = Field(default=0.5, gt=0, lt=1)

@@ -53,6 +53,7 @@ class FrozenParameters(Diagnosis[FrozenState]):
     )
     source = "TrainCheck (Jiang et al. 2025) and TFCheck list untrained parameters among silent training errors"
     follows = ("exploding_gradient", "dead_units", "vanishing_gradient", "bad_initialization")
+    reads = frozenset({"updates"})
     precedence = 15
 
     probes: int = Field(default=3, ge=1)

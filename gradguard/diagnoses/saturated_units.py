@@ -48,6 +48,7 @@ class SaturatedUnits(Diagnosis[SaturatedState]):
     )
     source = "Glorot and Bengio 2010; healthy set-ups stay below 0.02, failing ones exceed 0.94"
     follows = ("exploding_gradient", "divergence", "loss_spike", "update_spike", "bad_inputs", "bad_initialization")
+    reads = frozenset({"activations"})
     precedence = 40
 
     share: float = Field(default=0.5, gt=0, lt=1)

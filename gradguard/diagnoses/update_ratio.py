@@ -52,7 +52,9 @@ class UpdateRatio(Diagnosis[RatioState]):
     """
 
     name = "update_ratio"
-    what = "The size of the updates does not fit the weights: too small to learn in time, or so large that they undo it."
+    what = (
+        "The size of the updates does not fit the weights: too small to learn in time, or so large that they undo it."
+    )
     computed = (
         "u = norm(update)/norm(weight) per weight matrix, where a weight that starts at zero counts with a least norm. "
         "Too small: median u x lr_max/lr < `smallest` at three probes in a row, the learning rate does not rise and the "
@@ -65,6 +67,7 @@ class UpdateRatio(Diagnosis[RatioState]):
     )
     source = "Rule of thumb of 1e-3 for SGD; healthy medians lie within 8.7e-5 and 0.011, the failing 2e-7 below"
     follows = ("exploding_gradient", "divergence", "dead_units", "saturated_units", "vanishing_gradient")
+    reads = frozenset({"updates"})
     precedence = 45
 
     smallest: float = Field(default=1e-5, gt=0)
@@ -104,9 +107,7 @@ class UpdateRatio(Diagnosis[RatioState]):
             return state, self._finding(state, stats, "large", severity, median, rows[np.argsort(-ratios)])
         return state, None
 
-    def _ratios(
-        self, state: RatioState, updates: Updates
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    def _ratios(self, state: RatioState, updates: Updates) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Return norm(update)/norm(weight) of the matrices where both are known, and their rows."""
         moved = updates.update_norms[state.matrices].astype(np.float64)
         weights = np.maximum(updates.weight_norms[state.matrices].astype(np.float64), state.floors)

@@ -56,6 +56,7 @@ class UpdateSpike(Diagnosis[SpikeState]):
     )
     source = "Wortsman et al. 2023 (loss spikes follow updates that Adam's second moment underestimates)"
     follows = ("nonfinite", "exploding_gradient", "loss_spike")
+    reads = frozenset({"updates"})
     precedence = 25
 
     zscore: float = Field(default=6.0, gt=0)

@@ -46,6 +46,7 @@ class VanishingInTime(Diagnosis[InTimeState]):
         "shorten the sequences, or add attention or a skip over time."
     )
     source = "Bengio et al. 1994, Pascanu et al. 2013"
+    reads = frozenset({"activations"})
     precedence = 35
 
     min_first_to_last: float = Field(default=1e-3, gt=0, lt=1)

@@ -7,10 +7,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Component, Registry
+from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS
 from gradguard.policy.load import preset_names
 from gradguard.policy.options import argument_meanings
 from gradguard.policy.schema import Always, MonitorOptions, Policy, Rule, Rung, SnapshotOptions
+from gradguard.registry import Component, Registry
 
 
 JsonSchema = dict[str, Any]

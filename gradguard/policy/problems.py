@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Component, Registry
+from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS
 from gradguard.errors import did_you_mean
 from gradguard.policy.locate import Node, Place, Problem
 from gradguard.policy.schema import Policy
+from gradguard.registry import Component, Registry
 
 
 # Keys of a file that are used up while it is loaded, so no field of `Policy` has their name.

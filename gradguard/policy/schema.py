@@ -16,8 +16,9 @@ from pydantic import (
     model_validator,
 )
 
-from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Component, Registry, Remedy, Sink
+from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Diagnosis, Remedy, Sink
 from gradguard.records import Severity
+from gradguard.registry import Component, Registry
 
 
 class Block(BaseModel):
@@ -241,6 +242,10 @@ class Policy(Block):
         return frozenset().union(
             *(remedy.needs for rule in self.rules for remedies in rule.ladder() for remedy in remedies)
         )
+
+    def reads(self) -> frozenset[str]:
+        """Return what the rules' diagnoses need to have sampled beside the gradients ("activations", "updates")."""
+        return frozenset().union(*(rule.when.reads for rule in self.rules if isinstance(rule.when, Diagnosis)))
 
 
 __all__ = ["Always", "Policy", "Rule", "Rung", "ValidationError"]
