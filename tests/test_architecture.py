@@ -42,6 +42,7 @@ FLOORS = (
         "sharded",
         "magnitude_bins",
         "probe_stats",
+        "rank_test",
     },
     {"registry"},
     {
@@ -57,7 +58,7 @@ FLOORS = (
         "wide_moments",
         "flat_moments",
     },
-    {"gradient_columns", "progress", "story"},
+    {"gradient_columns", "progress", "story", "row_spread"},
     {
         "full_statistics",
         "attachment",
