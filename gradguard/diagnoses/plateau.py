@@ -13,6 +13,7 @@ from pydantic import Field
 from gradguard.contracts import DIAGNOSES, Diagnosis
 from gradguard.rank_test import rank_p_value
 from gradguard.records import Finding, Severity
+from gradguard.running import MAD_TO_SIGMA
 from gradguard.stats import ParameterTable, StepStats
 
 
@@ -20,11 +21,13 @@ BUCKET = 10  # losses whose median is one point of the curve
 MAX_POINTS = 256  # of the curve; then pairs of neighbours become one
 MIN_POINTS = 10  # from which it is judged
 CONFIRM = 3  # judgements in a row
-NEVER_MOVED = 0.02  # distance of all points from the initial loss, as a share of it, of a run that never moved
-NOISY = 0.1  # the same for a noisy curve, when its
-NOISY_LEVEL = 0.035  # level is this close, and the last points do not tend to be lower than the first
-HARDLY_POINTS = 25  # from which a run that fell by less than
+NEVER_MOVED = 0.025  # distance of each fifth's median from the initial loss, as a share, of a run that never moved
+NOISE_MOVES = 3.0  # times the curve's noise, which may move them too,
+MOST_MOVED = 0.1  # up to this share
+NOISY = 0.15  # distance of every point from the initial loss, as a share
+HARDLY_POINTS = 25  # from which a run whose fifths moved by less than
 HARDLY_MOVED = 0.04  # this share is stuck although it still falls
+NOISY_GAIN = 0.01  # fall of the loss as a share of the initial one, up to which it may be noise: the rank test says
 AT_CHANCE = 0.02  # distance from ln C, as a share of it
 CONVERGED = 0.05  # share of the initial loss below which nothing is left to learn
 P_FLAT = 0.05  # of the rank test, above which two windows do not differ
@@ -35,8 +38,8 @@ class PlateauState:
     """The curve of the loss so far, and what is known of the outputs.
 
     `points` are medians of `size` losses, oldest first; `recent` waits to become the next one. `rate` is the learning
-    rate at the last point, `since` the first point of the learning rate's last rise. `quiet_until` is the number of
-    losses before which a plain plateau is not told again.
+    rate at the last point, `since` the first point of the learning rate's last rise. Before so many losses a stuck run
+    (`stuck_until`) and a plain plateau (`quiet_until`) are not told again.
     """
 
     points: list[float] = field(default_factory=list)
@@ -47,7 +50,7 @@ class PlateauState:
     rate: float = math.inf
     since: int = 0
     confirmed: int = 0
-    is_stuck: bool = False
+    stuck_until: int = 0
     quiet_until: int = 0
 
 
@@ -65,8 +68,9 @@ class Plateau(Diagnosis[PlateauState]):
     computed = (
         "The curve is made of medians of 10 losses (of more in long runs); its last third is compared with the third "
         "before, so that the windows grow with the run. Flat: the median falls by less than `improvement` of the initial "
-        "loss. Stuck, if flat three times in a row from 100 losses on: every point lies within 2 % of the initial loss; "
-        "or the last third within 2 % of ln C, for a model of C outputs. Also stuck: less than 4 % gained in 250 losses. "
+        "loss, or by less than 0.01 without a difference in the rank test (p > 0.05). Stuck, if flat three times in a "
+        "row from 100 losses on: each fifth lies within 2.5 % of the initial loss (3 times the curve's noise, at most 10 %) and no point "
+        "beyond 15 %; or the last third within 2 % of ln C, for a model of C outputs. Also stuck: within 4 % of the start after 250 losses. "
         "Plateau, worth knowing: flat elsewhere, and a rank test finds no difference (p > 0.05). Converged, not "
         "reported: below 5 % of the initial loss. Not judged: losses that are not positive, and a learning rate that "
         "rises."
@@ -137,13 +141,12 @@ class Plateau(Diagnosis[PlateauState]):
         kind = self._stuck(state, points, level, gain, initial)
         state.confirmed = state.confirmed + 1 if kind else 0
         if kind and state.confirmed >= CONFIRM:
-            if state.is_stuck:
+            if state.num_losses < state.stuck_until:
                 return None
-            state.is_stuck = True
+            state.stuck_until = 2 * state.num_losses
             return self._finding(state, stats, kind, "warn", level, gain)
         if kind:
             return None
-        state.is_stuck = False
         is_flat = abs(gain) < self.improvement and level > CONVERGED * initial
         if not is_flat or state.num_losses < state.quiet_until or rank_p_value(last, before) <= P_FLAT:
             return None
@@ -152,17 +155,21 @@ class Plateau(Diagnosis[PlateauState]):
 
     def _stuck(self, state: PlateauState, points: list[float], level: float, gain: float, initial: float) -> str:
         """Return how the run is stuck, "" when it is not."""
-        third = len(points) // 3
-        farthest = max(abs(min(state.points) - initial), abs(max(state.points) - initial)) / initial
-        if gain < self.improvement:
-            is_near = farthest < NEVER_MOVED or (farthest < NOISY and abs(level - initial) < NOISY_LEVEL * initial)
-            if is_near and (farthest < NEVER_MOVED or rank_p_value(points[-third:], points[:third]) > P_FLAT):
+        third, fifth = len(points) // 3, len(points) // 5
+        fifths = [median_low(points[start : start + fifth]) for start in range(0, len(points) - fifth + 1, fifth)]
+        moved = max(abs(point - initial) for point in fifths) / initial
+        farthest = max(abs(point - initial) for point in state.points) / initial
+        noise = float(MAD_TO_SIGMA * np.median(np.abs(np.diff(points)))) / (math.sqrt(2.0) * initial)
+        still = min(max(NEVER_MOVED, NOISE_MOVES * noise), MOST_MOVED)
+        is_noise = gain < NOISY_GAIN and rank_p_value(points[-third:], points[-2 * third : -third]) > P_FLAT
+        if gain < self.improvement or is_noise:
+            if moved < still and farthest < NOISY:
                 return "stuck at the start"
             chance = math.log(state.num_outputs) if state.num_outputs > 1 else math.nan
             is_at_chance = np.abs(np.array(points[-third:]) - chance) < AT_CHANCE * chance
             if is_at_chance.all():
                 return "stuck at chance"
-        return "hardly moved" if len(points) >= HARDLY_POINTS and farthest < HARDLY_MOVED else ""
+        return "hardly moved" if len(points) >= HARDLY_POINTS and moved < HARDLY_MOVED and farthest < NOISY else ""
 
     def _finding(
         self, state: PlateauState, stats: StepStats, kind: str, severity: Severity, level: float, gain: float
