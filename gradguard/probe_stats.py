@@ -38,6 +38,7 @@ class Activations:
         inputs: the floating tensors that were passed to the model, one each.
         through_time: how much of the gradient at the last time step of a recurrent module is left at its first, by
             the module's name; in (0, inf).
+        num_passes: forward passes that the samples come from.
         unseen: what could not be looked at, with the reason, one sentence each.
     """
 
@@ -54,6 +55,7 @@ class Activations:
     output: OutputStats | None
     inputs: tuple[InputStats, ...]
     through_time: dict[str, float]
+    num_passes: int = 0
     unseen: tuple[str, ...] = ()
 
     def is_answer(self, place: int) -> bool:

@@ -1,0 +1,79 @@
+"""Samples of activations to unit-level statistics, on their own device: a few numbers a place, and nothing waits."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+DORMANT_KINDS = frozenset({"gelu", "silu", "mish"})  # hardly ever exactly 0
+DORMANT = 0.025  # mean magnitude beside that of all units; Sokar et al. 2023, arXiv:2302.12902, definition 1
+TANH_FLAT = 0.99  # magnitude from which a tanh has less than 2 % of its slope left
+SIGMOID_FLAT = 0.0067  # distance from 0 or 1 within which a sigmoid has less than 2.7 % of its slope left
+STACKED = 1 << 17  # entries that are reduced together and stay in the processor's cache
+
+DEAD, SATURATED, ZERO_RATIO, MEAN, STD, LOWEST = range(6)
+COLUMNS = 6
+
+
+class UnitColumns(NamedTuple):
+    """What one device measured.
+
+    Args:
+        rows: positions of the L samples in the list that was handed in.
+        values: (L, COLUMNS) float32 on the device.
+    """
+
+    rows: list[int]
+    values: Tensor
+
+
+@torch.no_grad()
+def unit_columns(samples: Sequence[Tensor], kinds: Sequence[str]) -> list[UnitColumns]:
+    """Measure samples where they are, one small tensor a device.
+
+    Args:
+        samples: each (rows, units) float32, of one row and one unit at least.
+        kinds: of the activations.
+    """
+    groups: dict[tuple[torch.device, torch.Size, str], list[int]] = defaultdict(list)
+    for row, (sample, kind) in enumerate(zip(samples, kinds, strict=True)):
+        group = kind if kind in ("tanh", "sigmoid") else "dormant" if kind in DORMANT_KINDS else ""
+        groups[sample.device, sample.shape, group].append(row)
+    placed: dict[torch.device, list[tuple[list[int], Tensor]]] = defaultdict(list)
+    for (device, shape, group), rows in groups.items():
+        size = max(1, STACKED // shape.numel())
+        for start in range(0, len(rows), size):
+            part = rows[start : start + size]
+            together = samples[part[0]][None] if len(part) == 1 else torch.stack([samples[row] for row in part])
+            placed[device].append((part, _measure(together, group)))
+    return [
+        UnitColumns([row for part, _ in parts for row in part], torch.cat([values for _, values in parts]))
+        for parts in placed.values()
+    ]
+
+
+def _measure(values: Tensor, group: str) -> Tensor:
+    """Return (L, COLUMNS) of (L, rows, units)."""
+    count = values.shape[1] * values.shape[2]
+    magnitude = torch.linalg.vector_norm(values, 1, dim=1)
+    if group == "dormant":
+        mean_magnitude = magnitude.mean(1, keepdim=True)
+        is_dead = (magnitude <= DORMANT * mean_magnitude) & mean_magnitude.isfinite()
+    else:
+        is_dead = magnitude == 0
+    mean = values.mean((1, 2))
+    std = torch.linalg.vector_norm(values - mean[:, None, None], dim=(1, 2)) / math.sqrt(count)
+    if group == "tanh":
+        saturated = (values.abs() > TANH_FLAT).float().mean((1, 2))
+    elif group == "sigmoid":
+        saturated = ((values - 0.5).abs() > 0.5 - SIGMOID_FLAT).float().mean((1, 2))
+    else:
+        saturated = torch.full_like(mean, math.nan)
+    zero_ratio = (values == 0).float().mean((1, 2))
+    return torch.stack([is_dead.float().mean(1), saturated, zero_ratio, mean, std, values.amin((1, 2))], dim=1)
