@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
@@ -18,7 +17,7 @@ from gradguard.stats import ParameterTable, StepStats
 
 CONFIRM = 3  # probes in a row
 CONFIRM_OUTPUT = 2  # probes in a row for the outputs: there are few of them, each one a class
-MIN_SAMPLES = 64  # of a probe; a unit that is rarely active must have had its chance
+MIN_SAMPLES = 64  # of one probe, for what is said at once, and on average of those in a row
 MIN_UNITS = 8  # a narrower layer counts when all of its units are dead
 REPEAT_AFTER = 500  # steps between two findings of one kind while it lasts
 LIKE_CLASSES = 0.25  # distance of the initial loss from ln C, as a share of it, of what looks like C classes
@@ -28,12 +27,13 @@ OUTSIDE = frozenset({"input", "output"})  # what is zero there may be data, or b
 
 @dataclass
 class DeadState:
-    """By layer: probes in a row with too many dead units, and their share at the first probe; the same of the outputs.
+    """By layer: probes in a row with too many dead units, and the samples of these; the dead share at the first probe.
 
-    `last_alarm` is the step of the last finding by kind and severity.
+    `output_streak` is that of the outputs; `last_alarm` is the step of the last finding by kind and severity.
     """
 
     streaks: dict[str, int] = field(default_factory=dict)
+    samples: dict[str, int] = field(default_factory=dict)
     first: dict[str, float] = field(default_factory=dict)
     output_streak: int = 0
     last_alarm: dict[str, int] = field(default_factory=dict)
@@ -54,8 +54,8 @@ class DeadUnits(Diagnosis[DeadState]):
     )
     computed = (
         "A unit is dead when it is 0 on every sample of a probe (with GELU and the like: when its mean is below 0.025 of "
-        "the layer's). Reported when the dead share of a layer exceeds `share` at three probes in a row, and at once "
-        "above `blocked`, which is critical. While the loss is below half of its start the run learns all the same: "
+        "the layer's). Reported when the dead share of a layer exceeds `share` at three probes in a row (at more of few samples), and "
+        "at once above `blocked`, which is critical. While the loss is below half of its start the run learns all the same: "
         "then it is only worth knowing. The model's outputs count as well: classes whose output is always exactly 0 at "
         "two probes in a row, in a run whose initial loss is that of guessing among so many classes."
     )
@@ -91,15 +91,17 @@ class DeadUnits(Diagnosis[DeadState]):
 
     def _layers(self, state: DeadState, stats: StepStats, seen: Activations, left: float) -> Finding | None:
         found = []
-        for place in np.flatnonzero(seen.num_samples >= MIN_SAMPLES).tolist():
-            name, dead = seen.names[place], float(seen.dead[place])
+        for place, name in enumerate(seen.names):
+            dead, num_samples = float(seen.dead[place]), int(seen.num_samples[place])
             first = state.first.setdefault(name, dead)
             limit = self.share if seen.num_units[place] >= MIN_UNITS else self.blocked
             is_bad = dead > limit and seen.kinds[place] not in SQUASHING
             if seen.kinds[place] in OUTSIDE and not dead > 2.0 * first:
                 is_bad = False
             state.streaks[name] = state.streaks.get(name, 0) + 1 if is_bad else 0
-            if is_bad and (dead > self.blocked or state.streaks[name] >= CONFIRM):
+            state.samples[name] = state.samples.get(name, 0) + num_samples if is_bad else 0
+            lasts = state.streaks[name] >= CONFIRM and state.samples[name] >= CONFIRM * MIN_SAMPLES
+            if is_bad and (lasts or (dead > self.blocked and num_samples >= MIN_SAMPLES)):
                 found.append((dead, place))
         if not found:
             return None
