@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from gradguard.records import Event
+
 
 if TYPE_CHECKING:
     from gradguard.pipeline import Pipeline
@@ -37,7 +39,7 @@ def notice_scaler(pipeline: Pipeline, losses: Sequence[Any], is_every_step_obser
     scale, stats = pipeline.scale, pipeline.stats
     if not (missed := scale.missed_skips(is_every_step_observed)):
         return False
-    pipeline.record_scaler_skips(missed)
+    record_scaler_skips(pipeline, missed)
     stats.step, stats.found_inf = pipeline.step, True
     stats.scaler_skips, stats.loss_scale = scale.skips, scale.last_scale
     pipeline.target.begin()
@@ -47,6 +49,21 @@ def notice_scaler(pipeline: Pipeline, losses: Sequence[Any], is_every_step_obser
         pipeline.findings = [finding for _, finding in found]
         pipeline.records = pipeline.intervening.act(found, ())
     return True
+
+
+def record_scaler_skips(pipeline: Pipeline, count: int) -> None:
+    """Record the scaler's skips; it spares the weights, but a NaN in the forward pass went into the buffers."""
+    buffers, scale = pipeline.target.buffers, pipeline.scale.last_scale
+    restored = buffers.restore() if buffers is not None and not buffers.is_finite() else 0
+    pipeline.recorder.write(
+        Event(
+            step=pipeline.step,
+            event="scaler_skip",
+            message=f"GradScaler skipped {count} step{'s' if count > 1 else ''}, scale now {scale:g}",
+            data={"skips": count, "loss_scale": scale, "buffers_restored": restored},
+        ),
+        durable=False,
+    )
 
 
 def judge_last_step(pipeline: Pipeline) -> None:

@@ -148,6 +148,9 @@ class DeferredPipeline(Pipeline):
             self.pace.measured()
         if self.step >= self.gradient_probe.next_step:
             self._unread_statistics = self.gradient_probe.launch(self.step, self.monitor, 1.0)
+        if self.probes is not None:
+            self.probes.launch(self.step)
+            self.probes.before_step(self.step, float(self.target.optimizer.param_groups[0].get("lr", 0.0)))
         loss = mean_over_ranks(said) if said is not None else _device_loss(losses, norms)
         stats = self._stats_to_come()
         stats.lr = float(self.target.optimizer.param_groups[0].get("lr", 0.0))
@@ -180,6 +183,8 @@ class DeferredPipeline(Pipeline):
         if self.target.buffers is not None and len(self.target.buffers):
             self._underway.places = self.target.buffers.accept(unless=self._underway.verdict.is_skipped)
         self.step += 1
+        if self.probes is not None:
+            self.probes.after_step(self.step, is_applied=True)
         if self.step >= self.periodic.next_due:
             if self.periodic.is_more_than_probe_due(self.step):
                 self._settle(has_gradients=False)
@@ -225,7 +230,13 @@ class DeferredPipeline(Pipeline):
         if target.was_skipped and target.buffers is not None:
             target.buffers.restore_at(underway.places)
         is_finite = stats.finite and not (stats.has_loss and not math.isfinite(stats.loss))
+        if self.probes is not None:
+            if target.was_skipped:
+                self.probes.drop(underway.step)
+            self.probes.fill(stats, before=underway.step)
         self._judge(underway.sample_ids)
+        if self.probes is not None:
+            self.probes.judged(stats)
         factor = float(arrived["factor"][0]) if "factor" in arrived else 1.0
         is_same_factor = target.was_skipped or target.is_skipped or math.isclose(factor, target.clip_coef, rel_tol=1e-3)
         if target.was_skipped > target.is_skipped or not is_same_factor:

@@ -78,7 +78,7 @@ class Guard:
             layout.start(self._pipeline)
             self._attachment = Attachment(monitor.optimizer, self)
         except BaseException:
-            self._pipeline.watch.close()
+            self._pipeline.let_go()
             raise
         self._finalizer = weakref.finalize(self, self._recorder.flush)
 
@@ -238,6 +238,7 @@ class Guard:
         """Switch the guard off after a fault that it cannot isolate; the training goes on unguarded."""
         self._is_off = True
         self._pipeline.take_effects_off()
+        self._pipeline.let_go()
         self._fault("the guard itself (now off)", error)
 
     def state_dict(self) -> dict[str, Any]:

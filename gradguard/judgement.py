@@ -5,9 +5,9 @@ A recorded run can be put through it again: the same numbers give the same findi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from statistics import median_low
+from math import isfinite, nan
+from statistics import median
 from typing import Any
 
 from gradguard.contracts import Diagnosis
@@ -20,7 +20,7 @@ from gradguard.story import Story
 from gradguard.trigger import Trigger
 
 
-NUM_FIRST = 5  # finite losses whose median is the initial loss
+NUM_FIRST = 5  # accepted losses whose median is the initial loss
 
 
 class Entry:
@@ -76,19 +76,16 @@ class Judgement:
             shared[key].rules.append((index, rule))
         self.windows = {size: NormWindow(len(table) + 1, size) for size in sorted(sizes)}
         self.losses = {size: LossWindow(size) for size in sorted(loss_sizes)}
+        self._first_losses: list[float] = []
+        self._initial_loss = nan
         self._watchful = [entry for entry in self.entries if not entry.diagnosis.rests_when_quiet()]
         self.story = Story()
-        self._first_losses: list[float] = []
-        self._initial_loss = math.nan
         self._was_quiet = False  # diagnoses that rest are still asked on the first quiet step
         self._scaler_entries = [entry for entry in self.entries if entry.diagnosis.sees_scaler_skips]
 
     def judge(self, stats: StepStats) -> list[tuple[Rule, Finding]]:
         """Return what every rule's diagnosis found at this step, in the policy's order."""
         stats.windows, stats.losses = self.windows, self.losses
-        if len(self._first_losses) < NUM_FIRST and stats.has_loss and math.isfinite(stats.loss):
-            self._first_losses.append(stats.loss)
-            self._initial_loss = median_low(self._first_losses)
         stats.initial_loss = self._initial_loss
         found: list[tuple[Entry, Finding]] = []
         is_quiet = stats.is_quiet()
@@ -140,6 +137,9 @@ class Judgement:
         if has_loss:
             for losses in self.losses.values():
                 losses.push(loss)
+            if len(self._first_losses) < NUM_FIRST and isfinite(loss):
+                self._first_losses.append(loss)
+                self._initial_loss = median(self._first_losses)
 
     def forget(self) -> None:
         """Start the rolling statistics and the diagnoses afresh."""
@@ -147,9 +147,9 @@ class Judgement:
             window.forget()
         for losses in self.losses.values():
             losses.forget()
+        self._first_losses, self._initial_loss = [], nan
         for entry in self.entries:
             entry.state = entry.diagnosis.init(self.table, entry.rows)
-        self._first_losses, self._initial_loss = [], math.nan
         self._was_quiet = False
 
     def roll_back(self, state: dict[str, Any]) -> None:
@@ -163,8 +163,8 @@ class Judgement:
         return {
             "windows": {size: window.state_dict() for size, window in self.windows.items()},
             "losses": {size: losses.state_dict() for size, losses in self.losses.items()},
-            "states": [entry.diagnosis.dump_state(entry.state) for entry in self.entries],
             "first_losses": list(self._first_losses),
+            "states": [entry.diagnosis.dump_state(entry.state) for entry in self.entries],
             "told": dict(self.story.told),
         }
 
@@ -174,9 +174,9 @@ class Judgement:
             window.load_state_dict(state["windows"][size])
         for size, losses in self.losses.items():
             losses.load_state_dict(state["losses"][size])
+        self._first_losses = list(state["first_losses"])
+        self._initial_loss = median(self._first_losses) if self._first_losses else nan
         for entry, dumped in zip(self.entries, state["states"], strict=True):
             entry.state = entry.diagnosis.load_state(entry.diagnosis.init(self.table, entry.rows), dumped)
-        self._first_losses = list(state["first_losses"])
-        self._initial_loss = median_low(self._first_losses) if self._first_losses else math.nan
         self.story.told = dict(state["told"])
         self._was_quiet = False

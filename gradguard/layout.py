@@ -21,6 +21,8 @@ def start(pipeline: Pipeline) -> None:
     pipeline.monitor.read_spreads(pipeline.stats)
     pipeline.start_versions = [param._version for param in pipeline.monitor.params]
     _take_first_snapshot(pipeline)
+    if pipeline.probes is not None:
+        pipeline.probes.start(0)
 
 
 def take_new_layout(pipeline: Pipeline) -> None:
@@ -39,6 +41,8 @@ def take_new_layout(pipeline: Pipeline) -> None:
     pipeline.watch.close()
     pipeline.watch = ResetWatch(pipeline.monitor.params)
     pipeline.parameters_changed()
+    if pipeline.probes is not None:
+        pipeline.probes.layout_changed()
     pipeline.recorder.write_layout(table)
     message = f"the optimizer has {len(table)} parameters now ({known} before); rolling statistics start afresh"
     pipeline.recorder.write(

@@ -24,9 +24,10 @@ from gradguard.observed import SampleIds
 from gradguard.pace import Pace
 from gradguard.periodic import Periodic
 from gradguard.policy.schema import Policy, Rule
+from gradguard.probes import Probes
 from gradguard.record.recorder import Recorder
 from gradguard.record.statistics import Flag
-from gradguard.records import AnyRecord, Event, Finding
+from gradguard.records import AnyRecord, Finding
 from gradguard.reset_watch import ResetWatch
 from gradguard.routine import Routine
 from gradguard.snapshots import Snapshots
@@ -80,6 +81,7 @@ class Pipeline:
                 model, optimizer, options.every, options.max_memory_share, monitor.finite_check
             )
         self.pace = Pace.of(monitor)
+        self.probes = Probes.of(policy, monitor, recorder, on_fault)
         self.gradient_probe = GradientProbe(policy.monitor, recorder, on_fault)
         self.watch = ResetWatch(self.monitor.params)
         self.periodic = Periodic(policy, self._probe, self.target, self.intervening.outcomes, recorder)
@@ -101,7 +103,14 @@ class Pipeline:
         self._read(losses)
         if self.step >= self.gradient_probe.next_step:
             self.gradient_probe.take(self.step, self.monitor, 1.0 / self.target.gradient_scale)
+        if self.probes is not None:
+            self.probes.launch(self.step)
+            self.probes.fill(self.stats)
         self._judge(sample_ids)
+        if self.probes is not None:
+            self.probes.judged(self.stats)
+            if not self.target.is_skipped and not self.stats.found_inf:
+                self.probes.before_step(self.step, self.stats.lr * self.target.lr_factor)
 
     def settle(self) -> None:
         """Take in what is still under way to the host; nothing is, where the host waits at each step."""
@@ -152,22 +161,6 @@ class Pipeline:
         for effect in self.target.effects.values():
             effect.take_off(self.target)
 
-    def record_scaler_skips(self, count: int) -> None:
-        """Record the scaler's skips; it spares the weights, but a NaN in the forward pass went into the buffers."""
-        buffers = self.target.buffers
-        restored = buffers.restore() if buffers is not None and not buffers.is_finite() else 0
-        self.recorder.write(
-            Event(
-                step=self.step,
-                event="scaler_skip",
-                message=(
-                    f"GradScaler skipped {count} step{'s' if count > 1 else ''}, scale now {self.scale.last_scale:g}"
-                ),
-                data={"skips": count, "loss_scale": self.scale.last_scale, "buffers_restored": restored},
-            ),
-            durable=False,
-        )
-
     def _read(self, losses: Sequence[Any]) -> None:
         """Fill the stats of this step."""
         stats = self.stats
@@ -179,7 +172,7 @@ class Pipeline:
             inverse_scale = self.scale.read(self.target.optimizer, stats)
             self.target.gradient_scale = 1.0 / inverse_scale
             if stats.found_inf:
-                self.record_scaler_skips(1)
+                aside.record_scaler_skips(self, 1)
         if self.pace is None:
             self.monitor.measure(stats, inverse_scale, losses)
         else:
@@ -257,6 +250,8 @@ class Pipeline:
         if target.buffers is not None and not target.is_skipped and len(target.buffers):
             target.buffers.accept()
         self.step += 1
+        if self.probes is not None:
+            self.probes.after_step(self.step, is_applied=not target.is_skipped)
         if self.step >= self.periodic.next_due:
             self.periodic.run(self.step, self.stats, self.judgement)
 
@@ -279,11 +274,19 @@ class Pipeline:
 
     def finish(self) -> None:
         """Write down what still waits for its judgement, and let go of the hooks."""
-        self.settle()
-        if self.step and not self.target.is_stopped:
-            aside.judge_last_step(self)
-        self.periodic.give_up(self.step, self.judgement)
+        try:
+            self.settle()
+            if self.step and not self.target.is_stopped:
+                aside.judge_last_step(self)
+            self.periodic.give_up(self.step, self.judgement)
+        finally:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Take the hooks off parameters and modules."""
         self.watch.close()
+        if self.probes is not None:
+            self.probes.close()
 
     def read_parameters(self) -> None:
         """Tell the remedies which parameters there are."""

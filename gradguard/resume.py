@@ -28,8 +28,9 @@ def dump(pipeline: Pipeline) -> dict[str, Any]:
         "next_probe": periodic.next_probe,
         "next_due": periodic.next_due,
     }
+    probes = to_plain(pipeline.probes.state_dict()) if pipeline.probes is not None else None
     snapshots = target.snapshots.state_dict() if target.snapshots is not None else None
-    return {**to_plain(state), "snapshots": snapshots}
+    return {**to_plain(state), "snapshots": snapshots, "probes": probes}
 
 
 def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
@@ -50,5 +51,7 @@ def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
     stats.bad_state = tuple(plain["bad_state"])
     periodic.next_probe, periodic.next_due = plain["next_probe"], plain["next_due"]
     pipeline.gradient_probe.next_step = 0
+    if pipeline.probes is not None and plain.get("probes") is not None:
+        pipeline.probes.load_state_dict(plain["probes"])
     pipeline.start_versions = []
     pipeline.parameters_changed()

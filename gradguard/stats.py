@@ -73,7 +73,7 @@ class StepStats:
         scaler_skips: GradScaler's skips since the last applied step, 0 before the first one.
         found_inf: GradScaler will skip this step.
         bad_ranks: ranks that observed a non-finite loss, in distributed training.
-        initial_loss: median of the first 5 finite losses (of fewer while there are fewer); NaN before the first.
+        initial_loss: median of the first 5 finite losses of accepted steps (of fewer while there are fewer), or NaN.
         activations: what the probe saw in the forward passes of this step; None on most steps.
         updates: what the probe saw the step before do; None on most steps.
         windows: {window size: rolling statistics of `levels` before this step}.

@@ -16,6 +16,7 @@ from gradguard.audit.columns import Columns, all_parameters, open_chunks
 from gradguard.audit.gradients import Gradients, open_gradient_chunks
 from gradguard.audit.line import NewerVersionError, read_lines
 from gradguard.audit.locate import locate, read_info, run_names
+from gradguard.audit.probes import read_probes
 from gradguard.audit.problem import Problem
 from gradguard.errors import RecordError
 from gradguard.record.directory import JOURNAL_FILE, STATISTICS_FOLDER
@@ -33,6 +34,8 @@ class Run:
         path: the directory of its files.
         info: what `run.json` says.
         records: every record in order; interventions carry their outcome.
+        activations: what each probe of activations saw, by the step at which the diagnoses were told.
+        updates: what each look at the optimizer's updates saw, likewise.
         problems: what could not be read.
         is_torn: the last line was cut off by the end of the process.
     """
@@ -70,6 +73,8 @@ class Run:
         chunks, problems = open_gradient_chunks(path, layouts)
         self.problems += problems
         self._gradients = Gradients(chunks, all_parameters(layouts))
+        self.activations, self.updates, problems = read_probes(path)
+        self.problems += problems
 
     @property
     def statistics(self) -> Columns:

@@ -177,12 +177,15 @@ class MonitorOptions(Block):
         statistics: how mean, std, max, min, zero ratio, norm and histogram of every gradient are taken then, when the
             run is recorded: "sampled" (of 16,384 entries a tensor; norm, max and min of all), "exact" (of all; the
             histogram of a large tensor is sampled all the same) or "none".
+        updates: what the optimizer changes is looked at "sampled" (at two steps every `probe_every`) or "every_step"
+            (which copies up to 4,096 entries a tensor twice a step), where a diagnosis reads it.
         sync: "immediate" waits for the device once a step, to judge before the step is taken. "deferred" does not wait:
             thresholds go to the device, which skips or clips by itself, and the host learns one step later.
     """
 
     parameters: Patterns = ("*",)
     probe_every: int = Field(default=50, ge=1)
+    updates: Literal["sampled", "every_step"] = "sampled"
     sync: Literal["immediate", "deferred"] = "immediate"
     statistics: Literal["sampled", "exact", "none"] = "sampled"
 

@@ -4,6 +4,7 @@ run_dir/run.json               facts about the run, replaced atomically
         interventions.jsonl    the journal
         statistics/            chunks of per-step rows
         gradients/             chunks of rows about the gradients, now and then
+        probes.jsonl           what probes of activations and updates saw
 run_dir/<name>/...             the same for a guard with a name, so that several share a run_dir
 """
 
@@ -28,6 +29,7 @@ from gradguard.record.chunks import ChunkWriter
 from gradguard.record.encode import to_json
 from gradguard.record.gradients import GradientsWriter
 from gradguard.record.journal import Journal
+from gradguard.record.probes import PROBES_FILE, ProbesWriter
 from gradguard.record.statistics import StatisticsWriter
 from gradguard.stats import ParameterTable
 
@@ -48,6 +50,7 @@ class RunDirectory:
         journal: takes records.
         statistics: takes a row a step; call `write_layout` before the first one.
         gradients: takes a row a probe, likewise.
+        probes: takes what a probe saw.
     """
 
     def __init__(self, path: Path, info: dict[str, Any]) -> None:
@@ -57,6 +60,7 @@ class RunDirectory:
         (path / STATISTICS_FOLDER).mkdir(exist_ok=True)
         self.statistics = StatisticsWriter(path / STATISTICS_FOLDER, num_parameters=0)
         self.gradients = GradientsWriter(path / GRADIENTS_FOLDER, num_parameters=0)
+        self.probes = ProbesWriter(path / PROBES_FILE)
         self.journal = Journal(path / JOURNAL_FILE, info["run_id"])
         _sync_folder(path)
 
@@ -152,6 +156,7 @@ class RunDirectory:
         with contextlib.ExitStack() as last:  # runs from the end, and all of it, whatever fails
             last.callback(self.write_info)
             last.callback(self.journal.close)
+            last.callback(self.probes.close)
             last.callback(self._close_rows, self.gradients, "num_gradients_rows")
             last.callback(self._close_rows, self.statistics, "num_rows")
 
@@ -233,7 +238,7 @@ def _now() -> str:
 
 
 def _check_name(name: str) -> None:
-    reserved = {".", "..", INFO_FILE, JOURNAL_FILE, STATISTICS_FOLDER, GRADIENTS_FOLDER}
+    reserved = {".", "..", INFO_FILE, JOURNAL_FILE, STATISTICS_FOLDER, GRADIENTS_FOLDER, PROBES_FILE}
     if not name or name in reserved or "/" in name or "\\" in name or not name.isprintable():
         raise RunDirectoryError(
             f"a guard's name must be usable as the name of a folder (printable, no '/' or '\\', not one of "

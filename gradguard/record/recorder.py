@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gradguard.contracts import Sink
+from gradguard.probe_stats import Activations, Updates
 from gradguard.record.directory import RunDirectory
 from gradguard.records import AnyRecord, Record
 from gradguard.stats import FloatArray, ParameterTable
@@ -106,6 +107,14 @@ class Recorder:
                 self.directory.gradients.append(step, columns, is_absent)  # type: ignore[union-attr]
             except (OSError, ValueError) as error:
                 self._on_fault("writing the statistics of gradients", error)
+
+    def probe(self, step: int, seen: Activations | Updates) -> None:
+        """Write what a probe saw; see `ProbesWriter`."""
+        if self._has_rows:
+            try:
+                self.directory.probes.append(step, seen)  # type: ignore[union-attr]
+            except (OSError, ValueError) as error:
+                self._on_fault("writing what probes saw", error)
 
     def write_layout(self, table: ParameterTable) -> None:
         """Say which parameters the rows are about from now on."""

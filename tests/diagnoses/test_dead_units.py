@@ -87,7 +87,9 @@ def test_an_output_that_is_always_zero_is_a_class_that_cannot_be_predicted():
 
 
 @pytest.mark.parametrize(
-    ("share", "loss"), [(1.0, CHANCE), (0.0, CHANCE), (0.3, 0.1), (0.3, None)], ids=["head", "none", "pixels", "no loss"]
+    ("share", "loss"),
+    [(1.0, CHANCE), (0.0, CHANCE), (0.3, 0.1), (0.3, None)],
+    ids=["head", "none", "pixels", "no loss"],
 )
 def test_other_outputs_may_be_zero(share, loss):
     """A head that starts at zero, and images with black borders, whose loss is not that of guessing a class."""
