@@ -1,4 +1,4 @@
-"""How far the loss has come: the same symptom is a sick run's when nothing was learnt, and a trait of one that learns."""
+"""How far the loss has come: one symptom is a sick run's when nothing was learnt, and harmless when it learns."""
 
 from __future__ import annotations
 
@@ -12,26 +12,19 @@ from gradguard.stats import StepStats
 WINDOW = 50  # steps of the rolling statistics of the loss that are read
 NUM_RECENT = 10  # losses whose median is the loss now
 LEARNED = 0.5  # share of the initial loss from which a run has learnt something
-CHANCE_MARGIN = 1.15  # initial loss over ln C from which the start was worse than guessing
 
 
-def share_left(stats: StepStats, num_outputs: int = 0) -> float:
+def share_left(stats: StepStats) -> float:
     """Return the loss now over the loss at the start; NaN when their ratio says nothing.
 
-    The loss now is the median of the last ten, so that one step tells nothing. Where the outputs may be classes and the
-    run began far above the loss of guessing among them (ln C), that is the start. Losses around zero, as reinforcement
+    The loss now is the median of the last ten, so that one step tells nothing. Losses around zero, as reinforcement
     learning has them, have no ratio.
 
     Args:
         stats: of this step, with a loss window of `WINDOW`.
-        num_outputs: C, outputs per sample of the model; 0 when it is not known.
     """
     recent = recent_loss(stats.losses[WINDOW])
-    start = stats.initial_loss
-    if not (start > 0.0 and recent == recent):
-        return math.nan
-    chance = math.log(num_outputs) if num_outputs > 2 else math.inf
-    return recent / (chance if start > CHANCE_MARGIN * chance and recent < start else start)
+    return recent / stats.initial_loss if stats.initial_loss > 0.0 else math.nan
 
 
 def recent_loss(losses: LossWindow) -> float:

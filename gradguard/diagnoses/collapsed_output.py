@@ -85,7 +85,7 @@ class CollapsedOutput(Diagnosis[CollapseState]):
         output = stats.activations.output if stats.activations is not None else None
         if output is None or output.num_samples < MIN_SAMPLES or not output.spread >= 0.0:
             return state, None
-        left = share_left(stats, output.num_units)
+        left = share_left(stats)
         if not state.first > 0.0:
             state.first = output.spread
         is_collapsed = output.spread < self.share * state.first and not left < NOT_LEARNED

@@ -84,7 +84,7 @@ class DeadUnits(Diagnosis[DeadState]):
         seen = stats.activations
         if seen is None:
             return state, None
-        left = share_left(stats, seen.output.num_units if seen.output is not None else 0)
+        left = share_left(stats)
         finding = self._layers(state, stats, seen, left)
         of_outputs = self._outputs(state, stats, seen) if seen.output is not None else None
         return state, finding or of_outputs

@@ -78,7 +78,7 @@ class SaturatedUnits(Diagnosis[SaturatedState]):
     def _finding(
         self, state: SaturatedState, stats: StepStats, seen: Activations, found: list[tuple[float, str]]
     ) -> Finding | None:
-        left = share_left(stats, seen.output.num_units if seen.output is not None else 0)
+        left = share_left(stats)
         severity: Severity = "info" if has_learned(left) else "warn"
         if stats.step - state.last_alarm.get(severity, -REPEAT_AFTER) < REPEAT_AFTER:
             return None

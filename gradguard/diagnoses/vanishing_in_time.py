@@ -69,7 +69,7 @@ class VanishingInTime(Diagnosis[InTimeState]):
         found = sorted((left, name) for name, left in seen.through_time.items() if state.streaks[name] >= CONFIRM)
         if not found:
             return state, None
-        share = share_left(stats, seen.output.num_units if seen.output is not None else 0)
+        share = share_left(stats)
         severity: Severity = "info" if has_learned(share) else "warn"
         if stats.step - state.last_alarm.get(severity, -REPEAT_AFTER) < REPEAT_AFTER:
             return state, None
