@@ -17,7 +17,6 @@ from gradguard.stats import ParameterTable, StepStats
 
 
 MIN_PLACES = 4  # of one kind, from which there is a trend over the depth
-STRAIGHT = 0.8  # share of the variance of ln(std) that a straight line over the depth explains
 SATURATED = 0.5  # share of a layer's entries
 EQUAL = 1e-5  # distance of the rows from their mean row, over the size of the entries, of rows that are equal
 FEW_STEPS = 20  # after which activations are not those of the start
@@ -39,7 +38,7 @@ class BadInitialization(Diagnosis[InitState]):
     """The weights that the run starts with cannot be learnt from.
 
     Args:
-        max_growth: standard deviation of the activations of the last layer over the first, or the other way round,
+        max_growth: standard deviation of the activations of the last layers over the first, or the other way round,
             above which the scale does not fit, > 1.
     """
 
@@ -48,8 +47,8 @@ class BadInitialization(Diagnosis[InitState]):
     computed = (
         "Once. Weights, before step 1: the rows of a matrix are equal and not zero, or more than half of all matrices "
         "are zero (a few may be: heads, residual branches, adapters). Activations, at the first probe: more than half of "
-        "a hidden tanh or sigmoid is at its limits; or the standard deviation grows or shrinks from layer to layer, by "
-        "more than `max_growth` in all, along a line in ln(std) that explains 0.8 of the variance."
+        "a hidden tanh or sigmoid is at its limits; or the standard deviation of the last third of the layers is "
+        "`max_growth` times that of the first third, or as much smaller, and the two do not overlap."
     )
     cure = (
         "He initialisation with ReLU and its kin, Xavier with tanh and sigmoid, LeCun with SELU, biases of zero; batch or "
@@ -59,7 +58,7 @@ class BadInitialization(Diagnosis[InitState]):
     reads = frozenset({"activations"})
     precedence = 12
 
-    max_growth: float = Field(default=1e3, gt=1)
+    max_growth: float = Field(default=1e2, gt=1)
 
     def rests_when_quiet(self) -> bool:
         return True
@@ -149,7 +148,7 @@ def _is_layer(table: ParameterTable, row: int) -> bool:
 
 
 def _growth(seen: Activations) -> tuple[float, list[str]]:
-    """Return the growth of ln(std) from the first place to the last of the commonest kind, 0 when there is no trend."""
+    """Return the growth of ln(std) from the first third of the commonest kind's places to the last, 0 if they overlap."""
     kinds = [kind for kind in seen.kinds if kind not in ("input", "output", "softmax", "log_softmax", "sigmoid")]
     if not kinds:
         return 0.0, []
@@ -161,8 +160,7 @@ def _growth(seen: Activations) -> tuple[float, list[str]]:
     names = [seen.names[place] for place, is_usable in zip(places, usable, strict=True) if is_usable]
     if len(logs) < MIN_PLACES:
         return 0.0, names
-    depth = np.arange(len(logs)) - (len(logs) - 1) / 2
-    slope = float(depth @ logs) / float(depth @ depth)
-    total = float(np.sum(np.square(logs - logs.mean())))
-    is_straight = slope * slope * float(depth @ depth) > STRAIGHT * total
-    return (slope * (len(logs) - 1) if is_straight else 0.0), names
+    third = max(1, len(logs) // 3)
+    first, last = logs[:third], logs[-third:]
+    is_apart = last.max() < first.min() or last.min() > first.max()
+    return (float(np.median(last) - np.median(first)) if is_apart else 0.0), names

@@ -63,12 +63,12 @@ class DeadUnits(Diagnosis[DeadState]):
         "Lower the learning rate; use LeakyReLU, ELU or GELU in place of ReLU; He initialisation with biases of zero; "
         "batch or layer normalisation; no ReLU behind the last layer. Units that died must be initialised again."
     )
-    source = "Lu et al. 2019 (dying ReLU), Sokar et al. 2023 (dormant units); healthy set-ups reach a share of 0.36"
+    source = "Lu et al. 2019 (dying ReLU), Sokar et al. 2023 (dormant units); healthy set-ups reach a share of 0.56"
     follows = ("nonfinite", "exploding_gradient", "divergence", "loss_spike", "update_spike", "bad_inputs")
     reads = frozenset({"activations"})
     precedence = 30
 
-    share: float = Field(default=0.5, gt=0, lt=1)
+    share: float = Field(default=0.6, gt=0, lt=1)
     blocked: float = Field(default=0.95, gt=0, lt=1)
 
     def rests_when_quiet(self) -> bool:

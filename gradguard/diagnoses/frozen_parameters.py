@@ -56,7 +56,7 @@ class FrozenParameters(Diagnosis[FrozenState]):
     reads = frozenset({"updates"})
     precedence = 15
 
-    probes: int = Field(default=3, ge=1)
+    probes: int = Field(default=2, ge=1)
 
     def rests_when_quiet(self) -> bool:
         return True

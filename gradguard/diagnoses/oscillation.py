@@ -11,7 +11,6 @@ import numpy as np
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
-from gradguard.progress import WINDOW, has_learned, share_left
 from gradguard.records import Finding, Severity
 from gradguard.running import MAD_TO_SIGMA
 from gradguard.stats import ParameterTable, StepStats
@@ -53,9 +52,9 @@ class Oscillation(Diagnosis[OscillationState]):
     computed = (
         "Noise = 1.4826 MAD of the differences of successive losses / sqrt(2), over 100 losses, so that a fall is no "
         "noise. Worth knowing when it exceeds `noise` x the initial loss while the mean loss is above 0.7 of it, twice "
-        "in a row; a warning when the mean is above 0.9 and every tenth loss above 2.5 of it. Updates: a warning when "
-        "the median cosine of an update with the one before is below `cosine` over 5 probes, while the loss is above "
-        "half of its start. Losses that are not positive are not judged."
+        "in a row; a warning when the mean is above 0.9 and every tenth loss above 2.5 of it. Updates: worth "
+        "knowing when the median cosine of an update with the one before is below `cosine` over 5 probes, as it is "
+        "around any minimum. Losses that are not positive are not judged."
     )
     cure = "Lower the learning rate by 3 to 10, enlarge the batch or accumulate gradients over several, lower momentum."
     source = "AUTOTRAINER (Zhang et al. 2021) names the failure; amplitudes measured on healthy and failing set-ups"
@@ -65,9 +64,6 @@ class Oscillation(Diagnosis[OscillationState]):
 
     noise: float = Field(default=0.15, gt=0)
     cosine: float = Field(default=-0.3, gt=-1, lt=0)
-
-    def loss_windows(self) -> Sequence[int]:
-        return (WINDOW,)
 
     def init(self, table: ParameterTable, rows: Sequence[int]) -> OscillationState:
         return OscillationState()
@@ -89,12 +85,10 @@ class Oscillation(Diagnosis[OscillationState]):
         middle = median_low(state.cosines)
         if len(state.cosines) < NUM_COSINES or not middle < self.cosine:
             return None
-        left = share_left(stats)
-        severity: Severity = "info" if has_learned(left) or left != left else "warn"
         message = (
             f"Successive updates point backwards (median cosine {middle:.2f}): each undoes part of the one before."
         )
-        return self._finding(state, stats, "updates", severity, "median cosine", middle, self.cosine, message)
+        return self._finding(state, stats, "updates", "info", "median cosine", middle, self.cosine, message)
 
     def _judge_losses(self, state: OscillationState, stats: StepStats) -> Finding | None:
         losses = np.array(state.losses)

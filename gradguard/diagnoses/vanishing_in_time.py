@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
-from gradguard.progress import WINDOW, has_learned, share_left
+from gradguard.progress import WINDOW, share_left
 from gradguard.records import MAX_NAMES, Finding, Severity
 from gradguard.stats import ParameterTable, StepStats
 
 
-CONFIRM = 3  # probes in a row
+CONFIRM = 2  # probes in a row
+NOT_MOVED = 0.9  # share of the initial loss above which nothing was learnt; a language model learns from near words
 REPEAT_AFTER = 500  # steps between two findings of one severity while it lasts
 
 
@@ -38,8 +39,8 @@ class VanishingInTime(Diagnosis[InTimeState]):
     what = "A recurrent layer forgets: the beginning of a sequence gets no gradient, so nothing is learnt from it."
     computed = (
         "tau = norm(dL/dh at the first time step)/norm(dL/dh at the last) of a recurrent module. Reported when it is "
-        "below `min_first_to_last` at three probes in a row, and only as worth knowing once the loss is below half of "
-        "its start."
+        "below `min_first_to_last` at two probes in a row, as worth knowing once the loss is below 0.9 of its start: a "
+        "model may learn from the near past alone."
     )
     cure = (
         "Use LSTM or GRU, with a forget bias of 1; initialise the recurrent weights orthogonally with a gain of about 1; "
@@ -47,7 +48,7 @@ class VanishingInTime(Diagnosis[InTimeState]):
     )
     source = "Bengio et al. 1994, Pascanu et al. 2013"
     reads = frozenset({"activations"})
-    precedence = 35
+    precedence = 36
 
     min_first_to_last: float = Field(default=1e-3, gt=0, lt=1)
 
@@ -70,7 +71,7 @@ class VanishingInTime(Diagnosis[InTimeState]):
         if not found:
             return state, None
         share = share_left(stats)
-        severity: Severity = "info" if has_learned(share) else "warn"
+        severity: Severity = "info" if share < NOT_MOVED else "warn"
         if stats.step - state.last_alarm.get(severity, -REPEAT_AFTER) < REPEAT_AFTER:
             return state, None
         state.last_alarm[severity] = stats.step

@@ -4,7 +4,7 @@ import math
 
 import pytest
 from feed import diagnose
-from probed import updates
+from probed import activations, updates
 
 
 def run(probes, loss=1.0, start=None, shape=(2, 2)):
@@ -77,3 +77,25 @@ def test_a_loss_that_tells_nothing_makes_it_only_worth_knowing():
 def test_the_scale_of_loss_and_weights_does_not_matter(scale):
     assert len(run([updates(1e-7)] * 3, loss=scale)) == 1
     assert len(run([updates(1e-7 * 1e3, weights=1e3)] * 3, loss=scale)) == 1
+
+
+def test_large_updates_and_dead_units_together_are_reported_even_in_a_run_that_learns():
+    def found(ratio, dead, kind="relu"):
+        feed = diagnose("update_ratio")
+        seen = activations(kinds=[kind], dead=dead)
+        feed.repeat(6, 1.0, 1.0)
+        return [
+            finding
+            for step in range(300)
+            for finding in feed.step(
+                1.0,
+                0.2,
+                activations=seen if step % 50 == 10 else None,
+                updates=updates(ratio, step=step) if step % 50 == 20 else None,
+            )
+        ]
+
+    (finding,) = found(0.04, 0.8)
+    assert finding.severity == "warn"
+    assert "80% of the units" in finding.message
+    assert found(0.04, 0.3) == found(0.004, 0.8) == found(0.04, 0.8, "tanh") == []
