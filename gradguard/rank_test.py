@@ -25,7 +25,7 @@ def rank_p_value(lower: Sequence[float], higher: Sequence[float]) -> float:
         1.0
 
     References:
-        Mann and Whitney, On a test of whether one of two random variables is stochastically larger than the other, 1947.
+        Mann and Whitney, On a test of whether one of two random variables is stochastically larger, 1947.
     """
     first, second = np.asarray(lower, dtype=np.float64), np.asarray(higher, dtype=np.float64)
     wins = np.count_nonzero(first[:, None] < second) + 0.5 * np.count_nonzero(first[:, None] == second)

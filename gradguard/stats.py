@@ -63,7 +63,7 @@ class StepStats:
         is_late: the gradients were gone when these numbers arrived: in `nonfinite` 1 stands for "some", and an infinite
             entry may be one whose square does not fit float32.
         weight_norms: (P,) float32 L2 norms of the weights, sampled; NaN before the first sample.
-        weight_spreads: (P,) float32 in [0, 1], how far the rows of each weight (its units) are from their mean row at the
+        weight_spreads: (P,) float32 in [0, 1], how far the rows of each weight (its units) are from their mean at the
             start, over the size of the entries; NaN for weights of zero and parameters of fewer than two dimensions.
         sgd_reach: norm of all weights at the last sample when the optimizer is SGD, whose update is lr times the
             gradient; infinite for optimizers that normalise the gradient, and while the weights are zero.

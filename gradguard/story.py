@@ -19,7 +19,7 @@ class Story:
     """Remembers when what was found, and names the cause of what comes after.
 
     Attributes:
-        told: {diagnosis: step at which it was last found at severity "warn" or above}.
+        told: {diagnosis: step at which it was last found at severity "warn" or above}, oldest first.
     """
 
     def __init__(self) -> None:
@@ -38,12 +38,12 @@ class Story:
             diagnosis, finding = found[index]
             linked[index] = self._link(diagnosis, finding)
             if finding.severity != "info":
+                self.told.pop(finding.diagnosis, None)
                 self.told[finding.diagnosis] = finding.step
         return [linked[index] for index in range(len(found))]
 
     def _link(self, diagnosis: type[Diagnosis], finding: Finding) -> Finding:  # type: ignore[type-arg]
-        steps = {name: self.told[name] for name in diagnosis.follows if name in self.told}
-        cause = max(steps, key=lambda name: steps[name], default=None)
-        if cause is None or finding.step - steps[cause] > MAX_GAP:
+        told = [name for name in self.told if name in diagnosis.follows]
+        if not told or finding.step - self.told[told[-1]] > MAX_GAP:
             return finding
-        return finding.model_copy(update={"follows": Cause(diagnosis=cause, step=steps[cause])})
+        return finding.model_copy(update={"follows": Cause(diagnosis=told[-1], step=self.told[told[-1]])})

@@ -1,4 +1,4 @@
-"""A start from which nothing can be learnt: equal units, a signal that dies or blows up, activations at their limits."""
+"""A start from which nothing can be learnt: equal units, a signal that dies or blows up, saturated activations."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class BadInitialization(Diagnosis[InitState]):
     what = "The first weights are unfit: all units alike, all zero, or of a scale at which the signal dies or blows up."
     computed = (
         "Once. Weights, before step 1: the rows of a matrix are equal and not zero, or more than half of all matrices "
-        "are zero (a few may be: heads, residual branches, adapters). Activations, at the first probe: more than half of "
-        "a hidden tanh or sigmoid is at its limits; or the standard deviation of the last third of the layers is "
+        "are zero (a few may be: heads, residual branches, adapters). Activations, at the first probe: more than half "
+        "of a hidden tanh or sigmoid is at its limits; or the standard deviation of the last third of the layers is "
         "`max_growth` times that of the first third, or as much smaller, and the two do not overlap."
     )
     cure = (
-        "He initialisation with ReLU and its kin, Xavier with tanh and sigmoid, LeCun with SELU, biases of zero; batch or "
-        "layer normalisation; residual connections. Never set all weights to one value: equal units stay equal."
+        "He initialisation with ReLU and its kin, Xavier with tanh and sigmoid, LeCun with SELU, biases of zero; batch "
+        "or layer normalisation; residual connections. Never set all weights to one value: equal units stay equal."
     )
     source = "Glorot and Bengio 2010, He et al. 2015; TheDeepChecker (Ben Braiek and Khomh 2022) for the variance check"
     reads = frozenset({"activations"})
@@ -117,9 +117,7 @@ class BadInitialization(Diagnosis[InitState]):
         if abs(growth) > math.log(self.max_growth):
             value = math.exp(min(growth, 700.0))
             way = "blows up" if growth > 0 else "dies"
-            message = (
-                f"The signal {way} on its way: its size changes by a factor of {value:.1g} over {len(names)} layers."
-            )
+            message = f"The signal {way} on its way: {value:.1g} of its size is left after {len(names)} layers."
             return self._finding(stats, names, "growth of the activations", value, self.max_growth, message)
         return None
 
@@ -148,7 +146,7 @@ def _is_layer(table: ParameterTable, row: int) -> bool:
 
 
 def _growth(seen: Activations) -> tuple[float, list[str]]:
-    """Return the growth of ln(std) from the first third of the commonest kind's places to the last, 0 if they overlap."""
+    """Return the growth of ln(std) from the first third of the commonest kind to the last, 0 where they overlap."""
     kinds = [kind for kind in seen.kinds if kind not in ("input", "output", "softmax", "log_softmax", "sigmoid")]
     if not kinds:
         return 0.0, []

@@ -41,14 +41,14 @@ class BadInputs(Diagnosis[InputState]):
     what = "The numbers that go into the model are NaN, far too large, far too small or far from zero."
     computed = (
         "Mean and standard deviation of every floating tensor that the model was called with, of the first probe. "
-        "Reported when std > `max_std`, std < `min_std` with no entry above 0.5, or |mean|/std > `max_offset`. Constant "
-        "tensors, tensors of two values (masks, one-hot inputs) and those with one number a sample (times, positions) "
-        "are left out. Only worth knowing when the first layers bring the scale in order. NaN is looked for at every "
-        "probe."
+        "Reported when std > `max_std`, std < `min_std` with no entry above 0.5, or |mean|/std > `max_offset`. "
+        "Constant tensors, tensors of two values (masks, one-hot inputs) and those with one number a sample (times, "
+        "positions) are left out. Only worth knowing when the first layers bring the scale in order. NaN is looked for "
+        "at every probe."
     )
     cure = (
-        "Standardise the inputs (subtract the mean, divide by the standard deviation of the training data), or begin the "
-        "model with a normalisation layer. Drop or fill in samples with NaN."
+        "Standardise the inputs (subtract the mean, divide by the standard deviation of the training data), or begin "
+        "the model with a normalisation layer. Drop or fill in samples with NaN."
     )
     source = "LeCun et al. 1998 (Efficient BackProp, section 4.3); limits of TheDeepChecker and UMLAUT, widened"
     reads = frozenset({"activations"})

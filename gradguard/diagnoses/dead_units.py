@@ -53,11 +53,12 @@ class DeadUnits(Diagnosis[DeadState]):
         "Many units give zero for every sample. They get no gradient either, so they will not come back by themselves."
     )
     computed = (
-        "A unit is dead when it is 0 on every sample of a probe (with GELU and the like: when its mean is below 0.025 of "
-        "the layer's). Reported when the dead share of a layer exceeds `share` at three probes in a row (at more of few samples), and "
-        "at once above `blocked`, which is critical. While the loss is below half of its start the run learns all the same: "
-        "then it is only worth knowing. The model's outputs count as well: classes whose output is always exactly 0 at "
-        "two probes in a row, in a run whose initial loss is that of guessing among so many classes."
+        "A unit is dead when it is 0 on every sample of a probe (with GELU and the like: when its mean is below 0.025 "
+        "of the layer's). Reported when the dead share of a layer exceeds `share` at three probes in a row (at more of "
+        "few samples), and at once above `blocked`, which is critical. While the loss is below half of its start the "
+        "run learns all the same: then it is only worth knowing. The model's outputs count as well: classes whose "
+        "output is always exactly 0 at two probes in a row, in a run whose initial loss is that of guessing among so "
+        "many classes."
     )
     cure = (
         "Lower the learning rate; use LeakyReLU, ELU or GELU in place of ReLU; He initialisation with biases of zero; "

@@ -41,11 +41,11 @@ class FrozenParameters(Diagnosis[FrozenState]):
     name = "frozen_parameters"
     what = "Some parameters are never changed: no optimizer has them, their updates are lost, or no gradient comes."
     computed = (
-        "At `probes` probes in a row: a parameter outside of the optimizer has a gradient and has not changed since the "
-        "guard was attached; one inside has a gradient above 0 and no entry changed, while the learning rate is above "
-        "0; or the gradients of all are exactly 0. The latter two are only worth knowing once the loss is below half of "
-        "its start. Parameters that never got a gradient are only worth knowing: they may belong to a part that is "
-        "rarely used."
+        "At `probes` probes in a row: a parameter outside of the optimizer has a gradient and has not changed since "
+        "the guard was attached; one inside has a gradient above 0 and no entry changed, while the learning rate is "
+        "above 0; or the gradients of all are exactly 0. The latter two are only worth knowing once the loss is below "
+        "half of its start. Parameters that never got a gradient are only worth knowing: they may belong to a part "
+        "that is rarely used."
     )
     cure = (
         "Hand all parameters to the optimizer (model.parameters()), or set requires_grad to False for those that are "

@@ -67,13 +67,13 @@ class Plateau(Diagnosis[PlateauState]):
     what = "The loss does not fall any more. When it never did, or is that of guessing, the model learns nothing."
     computed = (
         "The curve is made of medians of 10 losses (of more in long runs); its last third is compared with the third "
-        "before, so that the windows grow with the run. Flat: the median falls by less than `improvement` of the initial "
-        "loss, or by less than 0.01 without a difference in the rank test (p > 0.05). Stuck, if flat three times in a "
-        "row from 100 losses on: each fifth lies within 2.5 % of the initial loss (3 times the curve's noise, at most 10 %) and no point "
-        "beyond 15 %; or the last third within 2 % of ln C, for a model of C outputs. Also stuck: within 4 % of the start after 250 losses. "
-        "Plateau, worth knowing: flat elsewhere, and a rank test finds no difference (p > 0.05). Converged, not "
-        "reported: below 5 % of the initial loss. Not judged: losses that are not positive, and a learning rate that "
-        "rises."
+        "before, so that the windows grow with the run. Flat: the median falls by less than `improvement` of the "
+        "initial loss, or by less than 0.01 without a difference in the rank test (p > 0.05). Stuck, if flat three "
+        "times in a row from 100 losses on: each fifth lies within 2.5 % of the initial loss (3 times the curve's "
+        "noise, at most 10 %) and no point beyond 15 %; or the last third within 2 % of ln C, for a model of C "
+        "outputs. Also stuck: within 4 % of the start after 250 losses. Plateau, worth knowing: flat elsewhere, and a "
+        "rank test finds no difference (p > 0.05). Converged, not reported: below 5 % of the initial loss. Not judged: "
+        "losses that are not positive, and a learning rate that rises."
     )
     cure = (
         "Stuck at the start: check that labels belong to their inputs, that the loss fits the output layer (no softmax "
@@ -176,7 +176,7 @@ class Plateau(Diagnosis[PlateauState]):
     ) -> Finding:
         told = {
             "stuck at the start": f"The loss never left its start: {level:.4g} after {state.num_losses} losses.",
-            "stuck at chance": f"The loss is {level:.4g}, that of guessing among {state.num_outputs} classes, and flat.",
+            "stuck at chance": f"The loss is {level:.4g}, that of guessing among {state.num_outputs} classes.",
             "hardly moved": f"The loss has hardly moved from {stats.initial_loss:.4g} to {level:.4g}.",
             "plateau": f"The loss has stopped to fall at {level:.4g}.",
         }

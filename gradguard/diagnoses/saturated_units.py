@@ -38,13 +38,13 @@ class SaturatedUnits(Diagnosis[SaturatedState]):
     name = "saturated_units"
     what = "Most outputs of a sigmoid or tanh layer are at its limits, where it is flat: hardly any gradient passes."
     computed = (
-        "Share of the entries of a layer with |tanh| > 0.99, or a sigmoid outside of (0.0067, 0.9933). Reported when it "
-        "exceeds `share` at three probes in a row, as worth knowing while the loss is below half of its start. The "
+        "Share of the entries of a layer with |tanh| > 0.99, or a sigmoid outside of (0.0067, 0.9933). Reported when "
+        "it exceeds `share` at three probes in a row, as worth knowing while the loss is below half of its start. The "
         "model's last layer is left out: sure answers are what it is for."
     )
     cure = (
-        "Standardise the inputs; Xavier initialisation; ReLU, LeakyReLU, ELU or GELU in place of sigmoid and tanh; batch "
-        "or layer normalisation; a lower learning rate."
+        "Standardise the inputs; Xavier initialisation; ReLU, LeakyReLU, ELU or GELU in place of sigmoid and tanh; "
+        "batch or layer normalisation; a lower learning rate."
     )
     source = "Glorot and Bengio 2010; healthy set-ups stay below 0.02, failing ones exceed 0.94"
     follows = ("exploding_gradient", "divergence", "loss_spike", "update_spike", "bad_inputs", "bad_initialization")

@@ -65,14 +65,14 @@ class UpdateRatio(Diagnosis[RatioState]):
     )
     computed = (
         "u = norm(update)/norm(weight) per weight matrix, where a weight that starts at zero counts with a least norm. "
-        "Too small: median u x lr_max/lr < `smallest` at three probes in a row, the learning rate does not rise and the "
-        "loss is above 0.9 of its start. Too large: median u > `largest` at two probes in a row after 20 steps, only "
-        "worth knowing while the loss is below half of its start; or above 0.02 at most of the last probes while more "
-        "than half of a layer's units are dead, whatever the loss."
+        "Too small: median u x lr_max/lr < `smallest` at three probes in a row, the learning rate does not rise and "
+        "the loss is above 0.9 of its start. Too large: median u > `largest` at two probes in a row after 20 steps, "
+        "only worth knowing while the loss is below half of its start; or above 0.02 at most of the last probes while "
+        "more than half of a layer's units are dead, whatever the loss."
     )
     cure = (
-        "Too small: raise the learning rate until u is about 1e-3, and check the scale of the loss. Too large: lower the "
-        "learning rate by 3 to 10, warm it up."
+        "Too small: raise the learning rate until u is about 1e-3, and check the scale of the loss. Too large: lower "
+        "the learning rate by 3 to 10, warm it up."
     )
     source = "Rule of thumb of 1e-3 for SGD; healthy medians lie within 8.7e-5 and 0.011, the failing 2e-7 below"
     follows = ("exploding_gradient", "divergence", "dead_units", "saturated_units", "vanishing_gradient")

@@ -46,9 +46,9 @@ class UpdateSpike(Diagnosis[SpikeState]):
     what = "One update of the weights was far larger than usual: the optimizer's memory made it so, or a bad gradient."
     computed = (
         "z = (ln v - median ln v) / max(1.4826 MAD, 0.1) over the updates that were looked at, where v is the norm of "
-        "the whole update over the learning rate, so that a schedule that returns to an earlier rate is no spike; a rate "
-        "never used before counts in full. Alarm: z > zscore, v > ratio x median, and 1.5 times above the largest but "
-        "for three outliers; critical from 100 x median."
+        "the whole update over the learning rate, so that a schedule that returns to an earlier rate is no spike; a "
+        "rate never used before counts in full. Alarm: z > zscore, v > ratio x median, and 1.5 times above the largest "
+        "but for three outliers; critical from 100 x median."
     )
     cure = (
         "Lower the learning rate or Adam's beta2 (0.95), raise its epsilon, warm up longer; clip the gradient; look at "

@@ -43,8 +43,8 @@ class VanishingInTime(Diagnosis[InTimeState]):
         "model may learn from the near past alone."
     )
     cure = (
-        "Use LSTM or GRU, with a forget bias of 1; initialise the recurrent weights orthogonally with a gain of about 1; "
-        "shorten the sequences, or add attention or a skip over time."
+        "Use LSTM or GRU, with a forget bias of 1; initialise the recurrent weights orthogonally with a gain of about "
+        "1; shorten the sequences, or add attention or a skip over time."
     )
     source = "Bengio et al. 1994, Pascanu et al. 2013"
     reads = frozenset({"activations"})

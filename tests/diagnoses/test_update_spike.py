@@ -42,7 +42,8 @@ def test_it_needs_some_updates_first():
 
 def test_a_lasting_change_of_level_ends_the_alarm_by_itself():
     steps = [finding.step for finding in run([*CALM, *[50 * norm for norm in CALM * 3]])]
-    assert steps and max(steps) < 40 + 25
+    assert steps
+    assert max(steps) < 40 + 25
 
 
 def test_a_schedule_that_returns_to_its_rate_is_no_spike_but_an_unknown_rate_is():
