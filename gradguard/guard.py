@@ -23,7 +23,7 @@ from torch import Tensor
 from gradguard import aside, layout, resume
 from gradguard.attachment import Attachment
 from gradguard.deferred import DeferredPipeline
-from gradguard.errors import TrainingStopped, UsageError, did_you_mean
+from gradguard.errors import TrainingStopped, UsageError
 from gradguard.inner_evaluations import InnerEvaluations
 from gradguard.monitor import Monitor
 from gradguard.observed import Observed, checked_loss
@@ -144,6 +144,11 @@ class Guard:
         """Why the host waits for the device at every step although the policy says `sync: deferred`."""
         return tuple(self._pipeline.reasons_to_wait)
 
+    @property
+    def reasons_not_to_probe(self) -> tuple[str, ...]:
+        """What is not sampled although a rule reads it, and why."""
+        return tuple(self._pipeline.probes.notes) if self._pipeline.probes is not None else ()
+
     def announce(self, event: Event) -> None:
         """Put an event into the record."""
         self._recorder.write(event.model_copy(update={"step": self.step}))
@@ -254,13 +259,6 @@ class Guard:
         version = state.get("version") if isinstance(state, dict) else type(state).__name__
         if version != STATE_VERSION:
             raise UsageError(f"expected what state_dict() of version {STATE_VERSION} returned, got {version!r}")
-        names = self._pipeline.monitor.table.names
-        if state["parameters"] != names:
-            other = [name for name in state["parameters"] if name not in set(names)]
-            hint = f"; {other[0]!r} is not among them{did_you_mean(other[0], names)}" if other else ""
-            raise UsageError(
-                f"the state is about {len(state['parameters'])} parameters, this guard watches {len(names)}{hint}"
-            )
         resume.load(self._pipeline, state)
         self._recorder.write(
             Event(step=self.step, event="resumed", message=f"resumed at step {self.step} from a saved state")

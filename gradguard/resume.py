@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradguard.contracts import REMEDIES
+from gradguard.errors import UsageError, did_you_mean
 from gradguard.pipeline import Pipeline
 from gradguard.plain import from_plain, to_plain
 
@@ -34,7 +35,18 @@ def dump(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
-    """Put a dumped state into a pipeline; the model and the optimizer must have been loaded before."""
+    """Put a dumped state into a pipeline; the model and the optimizer must have been loaded before.
+
+    Raises:
+        UsageError: the state is about other parameters; nothing was changed.
+    """
+    names = pipeline.monitor.table.names
+    if state["parameters"] != names:
+        other = [name for name in state["parameters"] if name not in set(names)]
+        hint = f"; {other[0]!r} is not among them{did_you_mean(other[0], names)}" if other else ""
+        raise UsageError(
+            f"the state is about {len(state['parameters'])} parameters, this guard watches {len(names)}{hint}"
+        )
     plain = from_plain({key: value for key, value in state.items() if key != "snapshots"})
     target, stats, periodic = pipeline.target, pipeline.stats, pipeline.periodic
     pipeline.step = plain["step"]

@@ -33,7 +33,7 @@ def read_probes(path: Path) -> tuple[dict[int, Activations], dict[int, Updates],
     for number, line in enumerate(lines, start=1):
         try:
             told = json.loads(line)
-            step, kind = int(told.pop("step")), told.pop("kind")
+            step, kind = int(told.pop("at")), told.pop("kind")
             if kind == "activations":
                 activations[step] = _activations(told)
             elif kind == "updates":

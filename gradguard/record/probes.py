@@ -1,6 +1,6 @@
 """What probes saw, on disk: one JSON object a line, made with the first one.
 
-    {"step":50,"kind":"updates","update_norms":[0.0012,"NaN"],...}
+    {"at":51,"kind":"updates","step":50,"update_norms":[0.0012,"NaN"],...}
 
 A float32 is written so that it reads back to the same one: diagnoses that are run over the record find the same again.
 """
@@ -44,7 +44,7 @@ class ProbesWriter:
         if self._file is None:
             self._file = open(self._path, "x", encoding="ascii")
         kind = "activations" if isinstance(seen, Activations) else "updates"
-        self._file.write(to_json({"step": step, "kind": kind, **_lists(dataclasses.asdict(seen))}) + "\n")
+        self._file.write(to_json({"at": step, "kind": kind, **_lists(dataclasses.asdict(seen))}) + "\n")
         self._file.flush()
 
     def close(self) -> None:
