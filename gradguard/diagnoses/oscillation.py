@@ -16,6 +16,7 @@ from gradguard.running import MAD_TO_SIGMA
 from gradguard.stats import ParameterTable, StepStats
 
 
+NUM_FIRST = 20  # losses whose mean is the start as well: two tasks in turn have two levels
 NUM_LOSSES = 100  # that are judged together
 STRIDE = 20  # losses between two judgements
 CONFIRM = 2  # judgements in a row
@@ -28,9 +29,10 @@ REPEAT_AFTER = 500  # steps between two findings of one kind while it lasts
 
 @dataclass
 class OscillationState:
-    """The last losses and cosines, newest last; `last_alarm` is the step of the last finding by kind and severity."""
+    """The last losses and cosines, newest last, the mean of the first losses, and when what was last found."""
 
     losses: list[float] = field(default_factory=list)
+    start: float = 0.0
     cosines: list[float] = field(default_factory=list)
     noisy: int = 0
     last_alarm: dict[str, int] = field(default_factory=dict)
@@ -41,7 +43,7 @@ class Oscillation(Diagnosis[OscillationState]):
     """The noise of the loss is large beside its start while it does not fall, or successive updates point backwards.
 
     Args:
-        noise: robust deviation of the loss from step to step over the initial loss from which it is reported, > 0.
+        noise: robust deviation of the loss from step to step over the loss at the start from which it is reported, > 0.
         cosine: median cosine of successive updates below which it is, in (-1, 0).
     """
 
@@ -51,10 +53,11 @@ class Oscillation(Diagnosis[OscillationState]):
     )
     computed = (
         "Noise = 1.4826 MAD of the differences of successive losses / sqrt(2), over 100 losses, so that a fall is no "
-        "noise. Worth knowing when it exceeds `noise` x the initial loss while the mean loss is above 0.7 of it, twice "
-        "in a row; a warning when the mean is above 0.9 and every tenth loss above 2.5 of it. Updates: worth "
-        "knowing when the median cosine of an update with the one before is below `cosine` over 5 probes, as it is "
-        "around any minimum. Losses that are not positive are not judged."
+        "noise. The start is the initial loss or the mean of the first 20, whichever is higher. Worth knowing when it "
+        "exceeds `noise` x the initial loss while the mean loss is above 0.7 of it, twice in a row; a warning when the "
+        "mean is above 0.9 and every tenth loss above 2.5 of it. Updates: worth knowing when the median cosine of an "
+        "update with the one before is below `cosine` over 5 probes, as it is around any minimum. Losses that are not "
+        "positive are not judged."
     )
     cure = "Lower the learning rate by 3 to 10, enlarge the batch or accumulate gradients over several, lower momentum."
     source = "AUTOTRAINER (Zhang et al. 2021) names the failure; amplitudes measured on healthy and failing set-ups"
@@ -92,7 +95,8 @@ class Oscillation(Diagnosis[OscillationState]):
 
     def _judge_losses(self, state: OscillationState, stats: StepStats) -> Finding | None:
         losses = np.array(state.losses)
-        initial = stats.initial_loss
+        state.start = state.start or fmean(state.losses[:NUM_FIRST])
+        initial = max(stats.initial_loss, state.start)
         if not (initial > 0.0 and losses.min() > 0.0):
             state.noisy = 0
             return None
@@ -134,5 +138,5 @@ class Oscillation(Diagnosis[OscillationState]):
             window=NUM_LOSSES if kind == "loss" else None,
             message=message,
             advice=self.cure,
-            evidence={"kind": kind, "initial_loss": stats.initial_loss},
+            evidence={"kind": kind, "initial_loss": stats.initial_loss, "first_losses": state.start},
         )
