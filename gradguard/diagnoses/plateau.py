@@ -19,8 +19,8 @@ from gradguard.stats import ParameterTable, StepStats
 
 BUCKET = 10  # losses whose median is one point of the curve
 MAX_POINTS = 256  # of the curve; then pairs of neighbours become one
-MIN_POINTS = 15  # from which it is judged
-CONFIRM = 5  # judgements in a row
+MIN_POINTS = 16  # from which it is judged
+CONFIRM = 3  # judgements in a row
 NEVER_MOVED = 0.025  # distance of each fifth's median from the initial loss, as a share, of a run that never moved
 NOISE_MOVES = 3.0  # times the curve's noise, which may move them too,
 MOST_MOVED = 0.1  # up to this share
@@ -68,8 +68,8 @@ class Plateau(Diagnosis[PlateauState]):
     computed = (
         "The curve is made of medians of 10 losses (of more in long runs); its last third is compared with the third "
         "before, so that the windows grow with the run. Flat: the median falls by less than `improvement` of the "
-        "initial loss, or by less than 0.01 without a difference in the rank test (p > 0.05). Stuck, if flat five "
-        "times in a row from 150 losses on: each fifth lies within 2.5 % of the initial loss (3 times the curve's "
+        "initial loss, or by less than 0.01 without a difference in the rank test (p > 0.05). Stuck, if flat three "
+        "times in a row from 160 losses on: each fifth lies within 2.5 % of the initial loss (3 times the curve's "
         "noise, at most 10 %) and no point beyond 15 %; or the last third within 2 % of ln C, for a model of C "
         "outputs. Also stuck: within 4 % of the start after 250 losses. Plateau, worth knowing: flat elsewhere, and a "
         "rank test finds no difference (p > 0.05). Converged, not reported: below 5 % of the initial loss. Not judged: "
