@@ -128,6 +128,7 @@ class UpdateRatio(Diagnosis[RatioState]):
         """Return norm(update)/norm(weight) of the matrices where both are known, and their rows."""
         moved = updates.update_norms[state.matrices].astype(np.float64)
         weights = np.maximum(updates.weight_norms[state.matrices].astype(np.float64), state.floors)
+        weights[np.isin(state.matrices, updates.without_gradient)] = np.nan  # nobody trains these
         known = np.isfinite(moved) & np.isfinite(weights) & (weights > 0.0)
         return moved[known] / weights[known], state.matrices[known]
 

@@ -65,6 +65,12 @@ def test_what_was_not_looked_at_is_left_out():
     assert set(finding.indices) == {1, 2}
 
 
+def test_a_frozen_backbone_is_left_out():
+    assert run([updates([0.0, 0.0, 1e-3], without_gradient=(0, 1))] * 4) == []
+    (finding,) = run([updates([0.0, 0.0, 1e-7], without_gradient=(0, 1))] * 4)
+    assert finding.indices == (2,)
+
+
 def test_without_matrices_there_is_nothing_to_judge():
     assert run([updates(5.0)] * 4, shape=(3,)) == []
 
