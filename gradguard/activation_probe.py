@@ -26,7 +26,7 @@ from gradguard.probe_stats import Activations
 from gradguard.time_gradient import sample_sequence
 
 
-MAX_PASSES = 16  # forward passes after which a probe ends with the samples that it has
+MAX_PASSES = 8  # forward passes after which a probe ends with the samples that it has
 
 
 class ActivationProbe:
@@ -52,6 +52,7 @@ class ActivationProbe:
         self._inside: nn.Module | None = None
         self._calls: dict[str, int] = {}
         self._met: dict[int, weakref.ref[Tensor]] = {}
+        self._signed: set[str] = set()  # weighted modules whose inputs are below 0, so no ReLU's: not looked at again
         self._is_off = False
         self.is_on = False
         self.samples = Samples()
@@ -90,7 +91,7 @@ class ActivationProbe:
         self.is_on = False
         samples, self.samples = self.samples, Samples()
         recurrent = {name: module for found in self._found.values() for name, module in found.recurrent}
-        return samples.launch(self._unseen(samples), recurrent)
+        return samples.launch(self._unseen(samples), recurrent, self._signed)
 
     def close(self) -> None:
         """Take all hooks off for good."""
@@ -100,11 +101,17 @@ class ActivationProbe:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was sampled so far, and how deep in the model."""
-        return {"is_on": self.is_on, "depth": self._depth, "samples": self.samples.state_dict()}
+        return {
+            "is_on": self.is_on,
+            "depth": self._depth,
+            "signed": sorted(self._signed),
+            "samples": self.samples.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with a probe that was under way."""
         self._unhook()
+        self._signed = set(state["signed"])
         self._roots, self._depth = roots_of(self._model), 0
         while self._depth < state["depth"] and self._descend():
             pass
@@ -161,7 +168,7 @@ class ActivationProbe:
         self.samples.limit(len(found.places))
         for place in found.places:
             # A frozen part in evaluation mode may take a fast path that a hook would close.
-            if place.module.training and not self.samples.is_full(place.name):
+            if place.module.training and place.name not in self._signed and not self.samples.is_full(place.name):
                 self._hook(place)
         for path, recurrent in found.recurrent:
             if recurrent is module:

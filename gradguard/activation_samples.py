@@ -19,7 +19,7 @@ from gradguard.probe_stats import Activations
 from gradguard.time_gradient import Sequence as TimeSequence
 from gradguard.time_gradient import gradient_over_time, remaining
 from gradguard.transfer import Transfer
-from gradguard.unit_sample import MAX_ENTRIES, NUM_SAMPLES, sample_units
+from gradguard.unit_sample import MAX_ENTRIES, sample_units
 
 
 MAX_CALLS = 4  # of one module in one pass, as of a layer that is used several times
@@ -35,6 +35,7 @@ class Taken:
         place: name of the module.
         kind: of activation.
         num_units: units of the whole activation.
+        wanted: samples that there should be.
         num_samples: samples so far.
         parts: (rows, units) float32 each.
     """
@@ -42,13 +43,14 @@ class Taken:
     place: str
     kind: str
     num_units: int
+    wanted: int
     num_samples: int = 0
     parts: list[Tensor] = field(default_factory=list)
 
     @property
     def is_full(self) -> bool:
-        """Whether a unit may be called dead."""
-        return self.num_samples >= NUM_SAMPLES
+        """Whether there are as many samples as there should be."""
+        return self.num_samples >= self.wanted
 
 
 class Samples:
@@ -82,15 +84,15 @@ class Samples:
         have = self._taken.get(name)
         if have is not None and have.is_full:
             return
-        want = NUM_SAMPLES - (have.num_samples if have is not None else 0)
-        sample = sample_units(value, place.num_spatial, want, self._max_entries, self.num_passes)
+        num_have = have.num_samples if have is not None else 0
+        sample = sample_units(value, place.num_spatial, num_have, self._max_entries)
         if have is None:
-            have = self._taken[name] = Taken(place.name, place.kind, sample.num_units)
+            have = self._taken[name] = Taken(place.name, place.kind, sample.num_units, sample.wanted)
         if have.num_units != sample.num_units:
             self.unseen.setdefault(f"{place.name!r} has another number of units from pass to pass")
             return
         have.parts.append(sample.values)
-        have.num_samples += sample.num_samples
+        have.num_samples += len(sample.values)
 
     def is_full(self, place: str) -> bool:
         """Return whether no more samples of a place are needed."""
@@ -101,12 +103,15 @@ class Samples:
         """Return whether there is enough of everything that was seen."""
         return self.num_passes > 0 and self.boundary.is_full() and all(t.is_full for t in self._taken.values())
 
-    def launch(self, unseen: Sequence[str], recurrent: Mapping[str, nn.RNNBase]) -> Callable[[], Activations]:
+    def launch(
+        self, unseen: Sequence[str], recurrent: Mapping[str, nn.RNNBase], signed: set[str]
+    ) -> Callable[[], Activations]:
         """Start to measure on the samples' devices; return what waits for the numbers.
 
         Args:
             unseen: what could not be looked at, beside what was noted here.
             recurrent: the modules of `sequences`; they run once more.
+            signed: takes the names of weighted modules whose inputs are no ReLU's: some are below 0.
         """
         taken = self._taken
         joined = [torch.cat([part.to(t.parts[-1].device) for part in t.parts]) for t in taken.values()]
@@ -131,7 +136,14 @@ class Samples:
             flat = {name: values for parts in arrived.values() for name, values in parts.items()}
             is_bad = ~np.isfinite(table[:, unit.MEAN])
             nonfinite = [int((~joined[i].isfinite()).sum()) if is_bad[i] else 0 for i in range(len(taken))]
+            for i in np.flatnonzero(is_bad):  # a NaN was counted as a zero
+                table[i, unit.ZERO_RATIO] = float((joined[i] == 0).double().mean())
             numbers = table.T.astype(np.float32)
+            signed.update(
+                t.place
+                for t, row in zip(taken.values(), table, strict=True)
+                if t.kind == INPUT and row[unit.LOWEST] < 0.0
+            )
             return Activations(
                 names=tuple(taken),
                 kinds=tuple(_kind(t.kind, row) for t, row in zip(taken.values(), table, strict=True)),

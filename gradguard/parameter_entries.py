@@ -45,8 +45,9 @@ class ParameterEntries:
     @torch.no_grad()
     def copy(self, params: Sequence[Tensor]) -> list[Tensor]:
         """Return a flat copy of the entries as they are now, one tensor for each device and dtype."""
+        sizes = iter(self.sizes)
         return [
-            torch.cat([params[row].detach().reshape(-1)[:: self._strides[row]] for row in group])
+            torch.cat([_spread(params[row], next(sizes), self._strides[row]) for row in group])
             for group in self._groups
         ]
 
@@ -57,6 +58,12 @@ class ParameterEntries:
             list(torch.split(copy, [next(sizes) for _ in group]))
             for group, copy in zip(self._groups, copies, strict=True)
         ]
+
+
+def _spread(param: Tensor, size: int, stride: int) -> Tensor:
+    if param.is_contiguous():
+        return param.as_strided((size,), (stride,))
+    return param.reshape(-1)[::stride]
 
 
 def _stride(param: Tensor, limit: int) -> int:

@@ -108,9 +108,9 @@ class Pipeline:
             self.probes.fill(self.stats)
         self._judge(sample_ids)
         if self.probes is not None:
-            self.probes.judged(self.stats)
             if not self.target.is_skipped and not self.stats.found_inf:
                 self.probes.before_step(self.step, self.stats.lr * self.target.lr_factor)
+            self.probes.judged(self.stats)
 
     def settle(self) -> None:
         """Take in what is still under way to the host; nothing is, where the host waits at each step."""

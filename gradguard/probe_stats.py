@@ -19,13 +19,16 @@ class Activations:
     """Unit-level statistics of L places of the model over one probe's samples, as a structure of arrays.
 
     A unit is a channel (convolutions) or a feature; a place is the output of an activation module, or the input of a
-    weighted module where the activation is a function called inside `forward`.
+    weighted module where the activation is a function called inside `forward`. A module that is called several times in
+    a pass has a place for each of its first 4 calls: "relu", "relu (call 2)". Inputs that were once below 0 are no
+    ReLU's: they are told at the first probe and not looked at again.
 
     Args:
         names: (L,) fully qualified names of the modules.
         kinds: (L,) what kind of activation it is: "relu", "tanh", "sigmoid", "softmax", "gelu", ..., "input" for the
             input of a weighted module, "output" for the output of one.
-        num_samples: (L,) samples that were seen.
+        num_samples: (L,) samples that were seen, at least 256 where there were passes enough. All dimensions but the
+            units are samples; behind a convolution a few positions of each image are, of at least 32 images.
         num_units: (L,) units.
         dead: (L,) share of the units that are 0 on every sample, in [0, 1]; for kinds that are never exactly 0, of
             those that are dormant.

@@ -1,12 +1,13 @@
 """A small sample of an activation: so many rows of samples by units, copied at once, since it may be changed in place.
 
-Units are the last dimension and samples the others; behind a convolution units are the channels, samples the first
-dimension, and of each image a few positions are taken.
+Units are the last dimension and samples the others. Behind a convolution units are the channels, and a sample is one
+position of one image; there are a few of each image.
 """
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +15,9 @@ from torch import Tensor
 
 
 NUM_SAMPLES = 256  # samples over which a unit must be 0 to be called dead
-MAX_ENTRIES = 65_536  # of one place
+MAX_ENTRIES = 32_768  # of one place
+MAX_POSITIONS = 1024  # samples of images: neighbours are alike, so there are more of them
+NUM_IMAGES = 32  # from as many images at least, where there are passes enough
 GOLDEN = 0.6180339887498949  # multiples of it modulo 1 spread evenly
 
 
@@ -22,83 +25,79 @@ class Sample(NamedTuple):
     """Part of an activation.
 
     Args:
-        values: (rows, units) float32, a copy.
-        num_samples: samples that the rows are about.
+        values: (samples, units) float32, a copy.
         num_units: units of the whole activation.
+        wanted: samples that there should be in all.
     """
 
     values: Tensor
-    num_samples: int
     num_units: int
+    wanted: int
 
 
-@torch.no_grad()
-def sample_units(
-    values: Tensor, num_spatial: int, want: int = NUM_SAMPLES, max_entries: int = MAX_ENTRIES, turn: int = 0
-) -> Sample:
+def sample_units(values: Tensor, num_spatial: int, have: int = 0, max_entries: int = MAX_ENTRIES) -> Sample:
     """Copy a sample out of an activation, without a wait for its device and without a random number.
 
     Args:
-        values: (..., units), or (samples, units, ...) with `num_spatial` further dimensions; of two dimensions at
-            least, a dense floating tensor.
+        values: (..., units), or (images, units, ...) with `num_spatial` further dimensions; of two dimensions at least,
+            a dense floating tensor.
         num_spatial: 0 where the units are the last dimension.
-        want: samples to take at most, >= 1.
-        max_entries: of `NUM_SAMPLES` samples; every second unit, every third, ... is taken where there are too many.
-        turn: another number gives other positions of the images.
+        have: samples there are already.
+        max_entries: of all samples; every second unit, every third, ... is taken where there are too many.
 
     Example:
-        >>> sample_units(torch.zeros(4, 3, 8, 8), num_spatial=2).values.shape
-        torch.Size([340, 3])
+        >>> sample_units(torch.zeros(4, 3, 8, 8), num_spatial=2)[0].shape
+        torch.Size([128, 3])
     """
     values = values.detach()
-    is_spatial = num_spatial > 0 and values.ndim == num_spatial + 2
-    num_units = values.shape[1] if is_spatial else values.shape[-1]
+    if num_spatial > 0 and values.ndim == num_spatial + 2:
+        return _sample_images(values, have, max_entries)
+    num_units = values.shape[-1]
     stride = -(-num_units * NUM_SAMPLES // max_entries)
-    if is_spatial:
-        per_sample = max(1, max_entries // (NUM_SAMPLES * -(-num_units // stride)))
-        values = _at_positions(values[_rows(values, want)][:, ::stride], per_sample, turn)
-        num_samples = min(want, values.shape[0])
-        rows = values.movedim(1, -1).reshape(-1, values.shape[1])
-    else:
-        lead = values.shape[:-1]
-        count = math.prod(lead)
-        num_samples = min(want, count)
-        if values.ndim > 2:
-            values = _flat(values) if values.is_contiguous() else _picked(values, num_samples)
-        rows = values[..., ::stride]
-        rows = rows[_rows(rows, num_samples)]
-    return Sample(rows.to(torch.float32, copy=True), num_samples, num_units)
+    want = max(1, NUM_SAMPLES - have)
+    if values.ndim > 2:
+        values = values.view(-1, num_units) if values.is_contiguous() else _picked(values, want)
+    if stride > 1:
+        values = values[:, ::stride]
+    if len(values) > want:
+        values = values[torch.arange(want, device=values.device) * len(values) // want]
+    return Sample(values.to(torch.float32, copy=True), num_units, NUM_SAMPLES)
 
 
-def _flat(values: Tensor) -> Tensor:
-    return values.view(-1, values.shape[-1])
-
-
-def _rows(values: Tensor, want: int) -> Tensor | slice:
-    """Return which rows are taken, evenly: all where there are few enough."""
-    count = values.shape[0]
-    if count <= want:
-        return slice(None)
-    return torch.arange(want, device=values.device) * count // want
+def _sample_images(values: Tensor, have: int, max_entries: int) -> Sample:
+    num_images, num_units = values.shape[:2]
+    stride = -(-num_units * NUM_SAMPLES // max_entries)
+    num_taken = -(-num_units // stride)
+    total = math.prod(values.shape[2:])
+    per_image = min(total, max(1, min(MAX_POSITIONS, max_entries // num_taken) // NUM_IMAGES))
+    wanted = min(MAX_POSITIONS, max(NUM_SAMPLES, NUM_IMAGES * per_image))
+    images = max(1, -(-(wanted - have) // per_image))
+    if num_images > images:
+        values = values[torch.arange(images, device=values.device) * num_images // images]
+    if stride > 1:
+        values = values[:, ::stride]
+    if total > per_image:
+        at: tuple[Any, ...] = (slice(None), slice(None), *_positions(values.shape[2:], per_image, values.device))
+        values = values[at]
+    rows = values.reshape(len(values), num_taken, -1).transpose(1, 2).reshape(-1, num_taken)
+    return Sample(rows.to(torch.float32, copy=True), num_units, wanted)
 
 
 def _picked(values: Tensor, count: int) -> Tensor:
-    """Return `count` rows of a tensor that has no flat view, without a copy of all of it."""
+    """Return up to `count` rows of a tensor that has no flat view, without a copy of all of it."""
     lead = values.shape[:-1]
-    places = torch.arange(count, device=values.device) * math.prod(lead) // count
+    total = math.prod(lead)
+    count = min(count, total)
+    places = torch.arange(count, device=values.device) * total // count
     return values[_unravel(places, lead)]
 
 
-def _at_positions(values: Tensor, count: int, turn: int) -> Tensor:
-    """Return (samples, units, positions): `count` positions behind the channels, all where there are few enough."""
-    spatial = values.shape[2:]
+@lru_cache(maxsize=256)
+def _positions(spatial: torch.Size, count: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Return indices of `count` positions of an image, spread over all rows and columns."""
     total = math.prod(spatial)
-    if total <= count:
-        return values.reshape(*values.shape[:2], total)
-    spread = (torch.arange(count, device=values.device) + turn * count + 0.5) * GOLDEN % 1.0
-    places = (spread * total).long().clamp_(max=total - 1)
-    at: tuple[Any, ...] = (slice(None), slice(None), *_unravel(places, spatial))
-    return values[at]
+    spread = (torch.arange(count, device=device) + 0.5) * GOLDEN % 1.0
+    return _unravel((spread * total).long().clamp_(max=total - 1), spatial)
 
 
 def _unravel(places: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:

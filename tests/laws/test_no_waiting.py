@@ -3,6 +3,7 @@
 import pytest
 import torch
 from deferring import FUSED, Net, batch, policy_of
+from probing import policy
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -51,7 +52,8 @@ def waits(policy, sync, make, steps=90, **options):
     torch.manual_seed(0)
     model = Net()
     optimizer = make(model.parameters())
-    guard = gradguard.attach(model, optimizer, policy_of(policy, sync, **options))
+    chosen = policy if isinstance(policy, gradguard.Policy) else policy_of(policy, sync, **options)
+    guard = gradguard.attach(model, optimizer, chosen)
     with pytest.MonkeyPatch.context() as monkeypatch:
         waiting = Waiting(monkeypatch)
         for step in range(steps):
@@ -82,6 +84,13 @@ def test_a_healthy_step_makes_nobody_wait_but_the_first(optimizer):
     assert found[0]
     assert [step for step, reasons in enumerate(found) if reasons] == [0]
     assert all(waits(PLAIN, "immediate", FUSED[optimizer], steps=20))
+
+
+def test_probes_of_activations_and_updates_make_nobody_wait():
+    monitor = {"probe_every": 10, "sync": "deferred"}
+    plain = policy_of(PLAIN, "deferred", monitor=monitor)
+    found = waits(plain.model_copy(update={"rules": (*plain.rules, *policy().rules)}), "deferred", FUSED["adamw"])
+    assert [step for step, reasons in enumerate(found) if reasons] == [0]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
