@@ -27,7 +27,7 @@ def judge_broken_step(pipeline: Pipeline) -> None:
         pipeline.findings += [finding for _, finding in found]
         pipeline.records = pipeline.records + pipeline.intervening.act(found, ())
         if pipeline.target.restored is not None:
-            pipeline.judgement.load_state_dict(pipeline.target.restored.windows)
+            pipeline.judgement.roll_back(pipeline.target.restored.windows)
 
 
 def notice_scaler(pipeline: Pipeline, losses: Sequence[Any], is_every_step_observed: bool) -> bool:

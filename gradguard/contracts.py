@@ -41,11 +41,15 @@ class Diagnosis(Component, Generic[S]):
     Attributes:
         sees_scaler_skips: also asked on steps that GradScaler is about to skip; others then rest.
         is_foreseeable: `triggers` tells beforehand on what it will fire, so that the device can act without the host.
+        follows: names of the diagnoses that it may be a consequence of.
+        precedence: of several that fire in one step the lowest is told first: what is broken before what follows.
         reads: what is to be sampled for it beside the gradients: "activations", "updates".
     """
 
     sees_scaler_skips: ClassVar[bool] = False
     is_foreseeable: ClassVar[bool] = False
+    follows: ClassVar[tuple[str, ...]] = ()
+    precedence: ClassVar[int] = 50
     reads: ClassVar[frozenset[str]] = frozenset()
 
     def rests_when_quiet(self) -> bool:

@@ -18,6 +18,7 @@ from gradguard.policy.schema import Policy, Rule
 from gradguard.records import Finding
 from gradguard.running import LossWindow, NormWindow
 from gradguard.stats import FloatArray, ParameterTable, StepStats
+from gradguard.story import Story
 from gradguard.trigger import Calm, Trigger
 
 
@@ -80,6 +81,7 @@ class Judgement:
         self._first_losses: list[float] = []
         self._initial_loss = nan
         self._watchful = [entry for entry in self.entries if not entry.diagnosis.rests_when_quiet()]
+        self.story = Story()
         self._was_quiet = False  # diagnoses that rest are still asked on the first quiet step
         self._scaler_entries = [entry for entry in self.entries if entry.diagnosis.sees_scaler_skips]
 
@@ -87,7 +89,7 @@ class Judgement:
         """Return what every rule's diagnosis found at this step, in the policy's order."""
         stats.windows, stats.losses = self.windows, self.losses
         stats.initial_loss = self._initial_loss
-        found: list[tuple[int, Rule, Finding]] = []
+        found: list[tuple[Entry, Finding]] = []
         is_quiet = stats.is_quiet()
         entries = self._scaler_entries if stats.found_inf else self.entries
         if is_quiet and self._was_quiet:
@@ -100,11 +102,17 @@ class Judgement:
                 self._switch_off(entry, error)
                 continue
             if finding is not None:
-                found.extend((index, rule, finding) for index, rule in entry.rules)
+                found.append((entry, finding))
         if not found:
             return []
-        found.sort(key=lambda item: item[0])
-        return [(rule, finding) for _, rule, finding in found]
+        findings = self.story.tell([(type(entry.diagnosis), finding) for entry, finding in found])
+        told = [
+            (index, rule, finding)
+            for (entry, _), finding in zip(found, findings, strict=True)
+            for index, rule in entry.rules
+        ]
+        told.sort(key=lambda item: item[0])
+        return [(rule, finding) for _, rule, finding in told]
 
     def _switch_off(self, entry: Entry, error: Exception) -> None:
         entry.update = _rest
@@ -182,6 +190,12 @@ class Judgement:
             entry.state = entry.diagnosis.init(self.table, entry.rows)
         self._was_quiet = False
 
+    def roll_back(self, state: dict[str, Any]) -> None:
+        """Put copied windows and states back, but remember what was found since: the story goes on."""
+        told = self.story.told
+        self.load_state_dict(state)
+        self.story.told = told
+
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of all windows and states."""
         return {
@@ -189,6 +203,7 @@ class Judgement:
             "losses": {size: losses.state_dict() for size, losses in self.losses.items()},
             "first_losses": list(self._first_losses),
             "states": [entry.diagnosis.dump_state(entry.state) for entry in self.entries],
+            "told": dict(self.story.told),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -201,4 +216,5 @@ class Judgement:
         self._initial_loss = median(self._first_losses) if self._first_losses else nan
         for entry, dumped in zip(self.entries, state["states"], strict=True):
             entry.state = entry.diagnosis.load_state(entry.diagnosis.init(self.table, entry.rows), dumped)
+        self.story.told = dict(state["told"])
         self._was_quiet = False

@@ -18,6 +18,7 @@ def start(pipeline: Pipeline) -> None:
     """Write the layout, take the first probe and the snapshot of the state at attach time."""
     pipeline.recorder.write_layout(pipeline.monitor.table)
     pipeline.monitor.probe(pipeline.stats)
+    pipeline.monitor.read_spreads(pipeline.stats)
     pipeline.start_versions = [param._version for param in pipeline.monitor.params]
     _take_first_snapshot(pipeline)
     if pipeline.probes is not None:
@@ -53,6 +54,7 @@ def take_new_layout(pipeline: Pipeline) -> None:
         )
     )
     pipeline.monitor.probe(pipeline.stats)
+    pipeline.monitor.read_spreads(pipeline.stats)
     if pipeline.target.snapshots is not None:
         pipeline.target.snapshots.forget()
     _take_first_snapshot(pipeline)
@@ -63,6 +65,7 @@ def check_for_loaded_weights(pipeline: Pipeline) -> None:
     if pipeline.start_versions != [param._version for param in pipeline.monitor.params]:
         if pipeline.target.buffers is not None and pipeline.target.buffers.is_finite():
             pipeline.target.buffers.accept()
+        pipeline.monitor.read_spreads(pipeline.stats)
         if pipeline.target.snapshots is not None:
             pipeline.target.snapshots.take(pipeline.step, pipeline.judgement.state_dict(), is_confirmed=True)
     pipeline.start_versions = []

@@ -19,6 +19,7 @@ from gradguard.functional import FLOAT32_MAX, device_norms, exact_norm, grad_nor
 from gradguard.mean_loss import mean_loss
 from gradguard.parameter_names import clean_name, named_parameters, wrappers_of
 from gradguard.policy.patterns import select
+from gradguard.row_spread import row_spreads
 from gradguard.sharded import is_sharded
 from gradguard.stats import ABSENT, FloatArray, ParameterTable, StepStats
 from gradguard.transfer import Transfer
@@ -274,6 +275,14 @@ class Monitor:
         if isinstance(self.optimizer, torch.optim.SGD) and 0 < total < math.inf:
             stats.sgd_reach = max(total, usual)
         stats.bad_state = self.finite_check.bad(looked, norms)
+
+    def read_spreads(self, stats: StepStats) -> None:
+        """Look once at how the units of each weight differ at the start.
+
+        Args:
+            stats: its `weight_spreads` is written.
+        """
+        stats.weight_spreads = row_spreads(self.params)
 
     def nonfinite_parameters(self) -> tuple[str, ...]:
         """Return the names of monitored parameters that hold NaN or infinite entries."""

@@ -224,7 +224,7 @@ class Pipeline:
         if target.is_rebaselined:
             self.judgement.forget()
         if target.restored is not None:
-            self.judgement.load_state_dict(target.restored.windows)
+            self.judgement.roll_back(target.restored.windows)
             self.periodic.probe_at(self.step + 1)
         stats.put_back(measured)  # remedies noted the norms that they left; what was measured is what is remembered
         self.learn_and_record(flags)

@@ -61,6 +61,11 @@ class Activations:
     num_passes: int = 0
     unseen: tuple[str, ...] = ()
 
+    def is_answer(self, place: int) -> bool:
+        """Return whether a place is the last one and as wide as the output: what it says is the model's answer."""
+        is_last = place == len(self.names) - 1
+        return is_last and self.output is not None and int(self.num_units[place]) == self.output.num_units
+
 
 @dataclass(frozen=True)
 class OutputStats:

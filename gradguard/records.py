@@ -31,6 +31,18 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
+class Cause(Frozen):
+    """What a finding is a consequence of.
+
+    Args:
+        diagnosis: what was found before, at severity "warn" or above.
+        step: at which it was found last.
+    """
+
+    diagnosis: str
+    step: int
+
+
 class Finding(Frozen):
     """One thing that a diagnosis found wrong at one step, with the evidence for it.
 
@@ -49,6 +61,7 @@ class Finding(Frozen):
         message: one sentence that a newcomer understands.
         advice: what to change when the cure is structural, else "".
         evidence: further numbers and words, by name.
+        follows: what it is a consequence of, as far as that can be told; None when it stands for itself.
         indices: rows of the concerned parameters, for remedies; not written down.
     """
 
@@ -65,6 +78,7 @@ class Finding(Frozen):
     message: str = ""
     advice: str = ""
     evidence: dict[str, Number | str] = Field(default_factory=dict)
+    follows: Cause | None = None
     indices: tuple[int, ...] = Field(default=(), exclude=True, repr=False)
 
 

@@ -63,6 +63,8 @@ class StepStats:
         is_late: the gradients were gone when these numbers arrived: in `nonfinite` 1 stands for "some", and an infinite
             entry may be one whose square does not fit float32.
         weight_norms: (P,) float32 L2 norms of the weights, sampled; NaN before the first sample.
+        weight_spreads: (P,) float32 in [0, 1], how far the rows of each weight (its units) are from their mean at the
+            start, over the size of the entries; NaN for weights of zero and parameters of fewer than two dimensions.
         sgd_reach: norm of all weights at the last sample when the optimizer is SGD, whose update is lr times the
             gradient; infinite for optimizers that normalise the gradient, and while the weights are zero.
         bad_state: names of parameters and buffers that were found non-finite at this step.
@@ -104,6 +106,7 @@ class StepStats:
         "step",
         "updates",
         "weight_norms",
+        "weight_spreads",
         "windows",
     )
 
@@ -146,6 +149,7 @@ class StepStats:
         self.exact_norms: dict[int, float] = {}
         self.nonfinite: dict[int, tuple[int, int]] = {}
         self.weight_norms: FloatArray = np.full(num_parameters, np.nan, dtype=np.float32)
+        self.weight_spreads: FloatArray = np.full(num_parameters, np.nan, dtype=np.float32)
         self.sgd_reach = float("inf")
         self.bad_state: tuple[str, ...] = ()
         self.is_late = False

@@ -45,6 +45,7 @@ FLOORS = (
         "weight_scale",
         "signal_trend",
         "checklist.facts",
+        "rank_test",
     },
     {"registry"},
     {"trigger"},
@@ -68,7 +69,7 @@ FLOORS = (
         "time_gradient",
         "parameter_entries",
     },
-    {"gradient_columns", "boundary_statistics"},
+    {"gradient_columns", "boundary_statistics", "progress", "story", "row_spread"},
     {
         "full_statistics",
         "attachment",

@@ -9,6 +9,7 @@ import pickle
 import numpy as np
 import pytest
 from feed import Feed, make_table
+from probed import activations, given, output, updates
 from pydantic import ValidationError
 
 from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Diagnosis, Remedy
@@ -32,6 +33,17 @@ CHOSEN = {
     "nonfinite": {"where": "batch"},
     "loss_scale_collapse": {"skips": 2, "min_scale": 0.5},
     "stale_gradients": {"steps": 2},
+    "plateau": {"improvement": 0.9},
+    "update_spike": {"zscore": 5.0, "ratio": 4.0, "window": 12, "warmup": 3},
+    "update_ratio": {"smallest": 1e-4, "largest": 0.5},
+    "dead_units": {"share": 0.4, "blocked": 0.9},
+    "saturated_units": {"share": 0.4},
+    "collapsed_output": {"share": 0.05, "flat": 0.02},
+    "oscillation": {"noise": 0.1, "cosine": -0.2},
+    "frozen_parameters": {"probes": 2},
+    "bad_initialization": {"max_growth": 100.0},
+    "bad_inputs": {"max_std": 10.0},
+    "vanishing_in_time": {"min_first_to_last": 0.01},
 }
 
 every_component = pytest.mark.parametrize(
@@ -52,10 +64,34 @@ def policy_of(component):
     return Policy.model_validate({"sinks": [component]})
 
 
+def probe_of(step, num_parameters):
+    """Probes at every seventh step: healthy ones, then everything that they can show."""
+    if step % 7:
+        return {"activations": None, "updates": None}
+    is_sick = step > 25
+    seen = activations(
+        kinds=("tanh", "relu", "relu"),
+        dead=[0.0, 0.97 if is_sick else 0.1, 0.2],
+        saturated=[0.9 if is_sick else 0.1, math.nan, math.nan],
+        out=output(spread=1e-4 if is_sick else 1.0),
+        inputs=[given(std=80.0, largest=255.0)],
+        through_time={"rnn": 1e-6 if is_sick else 0.3},
+    )
+    moved = updates(
+        5.0 if step == 70 else 0.8 if step > 130 else 0.01,
+        count=num_parameters,
+        step=step,
+        cosine=-0.8 if is_sick else 0.2,
+        untrained=("outside",) if is_sick else (),
+        unmoved=(1,) if is_sick else (),
+    )
+    return {"activations": seen, "updates": moved}
+
+
 def eventful_steps(num_parameters):
     """One of everything that can go wrong, with healthy steps before and after."""
     random = np.random.default_rng(0)
-    for step in range(90):
+    for step in range(170):
         norms = [float(norm) for norm in np.exp(0.1 * random.standard_normal(num_parameters))]
         norms[0] *= 1e-3 if 20 <= step < 70 else 1.0
         loss = 1.0 + 0.05 * float(random.standard_normal())
@@ -68,6 +104,7 @@ def eventful_steps(num_parameters):
             norms[1] = None
         if step == 50:
             fields["bad_state"] = ("p1",)
+        fields |= probe_of(step, num_parameters)
         if step > 65:
             loss, norms = loss * 9, [None if norm is None else norm * 30 for norm in norms]
         yield norms, loss, fields
@@ -76,6 +113,7 @@ def eventful_steps(num_parameters):
 def feed_of(diagnosis):
     feed = Feed({"when": diagnosis, "do": "notify"}, num_parameters=4)
     feed.stats.weight_norms[:] = 1.0
+    feed.stats.weight_spreads[:] = [0.5, 0.0, 0.5, 0.5]
     return feed
 
 
@@ -267,7 +305,8 @@ def test_a_diagnosis_gets_by_with_few_parameters(cls, num_parameters):
     feed = Feed({"when": build(cls), "do": "notify"}, num_parameters=num_parameters)
     feed.stats.weight_norms[:] = 1.0
     for norms, loss, fields in eventful_steps(4):
-        feed.step(norms[:num_parameters], loss, **{**fields, "bad_state": ()})
+        fields |= {"bad_state": (), "activations": None, "updates": None}
+        feed.step(norms[:num_parameters], loss, **fields)
 
 
 @every_diagnosis

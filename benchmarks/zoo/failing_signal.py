@@ -162,7 +162,7 @@ FAILING_SIGNAL = (
         "tanh RNN, 64 steps, recurrent gain 0.5",
         adam_on_digits(_tanh_rnn(0.5)),
         "surgery",
-        SIGNAL_DIES,
+        ("vanishing_in_time", *SIGNAL_DIES),
         adam_on_digits(lambda: Recurrent(nn.LSTM(1, 32, batch_first=True)), 5e-3),
     ),
     _failing(

@@ -34,6 +34,17 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
     return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
 
 
+def story_line(summary: Summary) -> str:
+    """Return what was found in order, an arrow where one thing follows from another that was found before it."""
+    line = ""
+    told: list[str] = []
+    for chapter in summary.story:
+        join = "" if not told else " -> " if chapter.follows in told else "; "
+        line += f"{join}step {chapter.step:,} {chapter.diagnosis}"
+        told.append(chapter.diagnosis)
+    return line
+
+
 def _what_happened(summary: Summary) -> str:
     num_findings = sum(summary.severities.values())
     num_serious = summary.severities.get("warn", 0) + summary.severities.get("critical", 0)

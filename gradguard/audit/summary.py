@@ -43,6 +43,20 @@ class ActionGroup(Frozen):
     outcomes: dict[str, int] = Field(default_factory=dict)
 
 
+class Chapter(Frozen):
+    """One diagnosis of a run's story.
+
+    Args:
+        step: at which it was first found at severity "warn" or above.
+        diagnosis: its name.
+        follows: the diagnosis that it is a consequence of, "" when it stands for itself.
+    """
+
+    step: int
+    diagnosis: str
+    follows: str = ""
+
+
 class Losses(Frozen):
     """The observed losses, finite ones only but for the counts.
 
@@ -82,6 +96,7 @@ class Summary(Frozen):
         clip_share: share of the steps whose gradient was scaled down, in [0, 1]; None without steps.
         clip_median: median factor of these steps; None when there are none.
         severities: number of findings by severity.
+        story: what was found, each diagnosis where it first came, in order.
         interventions: in order of their first step.
         outcomes: number of interventions by verdict, judged ones only.
         withheld: in order of their first step.
@@ -108,6 +123,7 @@ class Summary(Frozen):
     clip_share: float | None
     clip_median: float | None
     severities: dict[str, int]
+    story: tuple[Chapter, ...]
     interventions: tuple[ActionGroup, ...]
     outcomes: dict[str, int]
     withheld: tuple[ActionGroup, ...]
@@ -151,6 +167,7 @@ def summarise(run: Run) -> Summary:
         clip_share=float(np.mean(is_clipped)) if len(steps) else None,
         clip_median=float(np.median(coef[is_clipped])) if is_clipped.any() else None,
         severities={name: severities[name] for name in SEVERITIES if severities[name]},
+        story=_story(run.findings),
         interventions=_group(run.interventions),
         outcomes=dict(sorted(verdicts.items())),
         withheld=_group(run.withheld),
@@ -159,6 +176,24 @@ def summarise(run: Run) -> Summary:
         is_torn=run.is_torn,
         problems=tuple(run.problems),
     )
+
+
+def _story(findings: Sequence[Finding]) -> tuple[Chapter, ...]:
+    """Return the first finding of each diagnosis; of one step, what another follows from comes before it."""
+    first: dict[str, Finding] = {}
+    for finding in findings:
+        if finding.severity != "info":
+            first.setdefault(finding.diagnosis, finding)
+    causes = {name: finding.follows.diagnosis if finding.follows else "" for name, finding in first.items()}
+
+    def links(name: str) -> int:
+        count = 0
+        while name in causes and count < len(causes):
+            name, count = causes[name], count + 1
+        return count
+
+    order = sorted(first, key=lambda name: (first[name].step, links(name)))
+    return tuple(Chapter(step=first[name].step, diagnosis=name, follows=causes[name]) for name in order)
 
 
 def _losses(loss: np.ndarray) -> Losses:

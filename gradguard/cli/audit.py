@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from gradguard.audit.headline import plural
+from gradguard.audit.headline import plural, story_line
 from gradguard.audit.read import read_run
 from gradguard.audit.summary import ActionGroup, Summary, summarise
 from gradguard.cli.render import console, duration, facts, number, steps, table, text
@@ -84,6 +84,8 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         rows.append(("clipping", f"{summary.clip_share:.1%} of the steps were scaled down{factor}"))
     if summary.severities:
         rows.append(("findings", ", ".join(f"{count:,} {name}" for name, count in summary.severities.items())))
+    if len(summary.story) > 1:
+        rows.append(("story", story_line(summary)))
     if summary.num_stale:
         rows.append(("stale", f"{plural(summary.num_stale, 'step')} with gradients left over from the step before"))
     if summary.events:

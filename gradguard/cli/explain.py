@@ -68,7 +68,14 @@ def _explain(console: Console, family: str, cls: type[Component]) -> None:
 
     console.print(Text.assemble((cls.name, "bold"), (f"  {family}", "dim")))
     console.print(Padding(Text(cls.what), (0, 0, 1, 2)))
-    for title, text in (("How it is computed", cls.computed), ("Cure", cls.cure), ("Source", cls.source)):
+    follows = ", ".join(getattr(cls, "follows", ()))
+    sections = (
+        ("How it is computed", cls.computed),
+        ("Cure", cls.cure),
+        ("May follow from", follows),
+        ("Source", cls.source),
+    )
+    for title, text in sections:
         if text:
             console.print(Text(title, "bold"))
             console.print(Padding(Text(text), (0, 0, 1, 2)))

@@ -61,6 +61,8 @@ class Divergence(Diagnosis[DivergenceState]):
         "Lower the learning rate by 10, warm it up, scale inputs and targets to unit variance, check the loss's sign."
     )
     source = "TheDeepChecker (Ben Braiek and Khomh 2022) for the initial-loss rule; thresholds chosen 2026-11"
+    follows = ("bad_inputs", "bad_initialization", "stale_gradients", "exploding_gradient", "update_spike")
+    precedence = 22
 
     ratio: float = Field(default=1.5, gt=1)
 

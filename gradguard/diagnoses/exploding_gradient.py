@@ -76,6 +76,8 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         "normalisation; residual connections; for recurrent nets gated cells and orthogonal weights."
     )
     source = "Pascanu et al. 2013 (clipping by norm); thresholds chosen on healthy and failing set-ups, 2026-11"
+    follows = ("bad_inputs", "bad_initialization", "stale_gradients", "update_spike", "loss_spike")
+    precedence = 20
     is_foreseeable = True
 
     about: Literal["any", "level", "overflow"] = "any"

@@ -44,6 +44,8 @@ class LossScaleCollapse(Diagnosis[LossScaleState]):
         "clip, or use bfloat16, which needs no loss scale."
     )
     source = "torch.amp.GradScaler; GLM-130B's log shows the scale falling 30 steps before the loss explodes"
+    follows = ("nonfinite",)
+    precedence = 5
 
     skips: int = Field(default=5, ge=1)
     min_scale: float = Field(default=1.0, gt=0)

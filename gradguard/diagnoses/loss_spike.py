@@ -61,6 +61,8 @@ class LossSpike(Diagnosis[LossSpikeState]):
         "Look at the samples of that step. If spikes come back on other data, lower the learning rate or clip harder."
     )
     source = "PaLM (Chowdhery et al. 2022, section 5.1) and OLMo-core describe the failure; thresholds chosen 2026-11"
+    follows = ("bad_inputs", "stale_gradients", "exploding_gradient", "update_spike")
+    precedence = 24
 
     is_foreseeable = True
 

@@ -47,6 +47,16 @@ class Nonfinite(Diagnosis[NonfiniteState]):
         "Finite loss but NaN gradient: sqrt or norm at exactly 0, or a row of attention that is masked everywhere."
     )
     source = "IEEE 754; torch.isfinite"
+    follows = (
+        "bad_inputs",
+        "bad_initialization",
+        "stale_gradients",
+        "exploding_gradient",
+        "divergence",
+        "loss_spike",
+        "update_spike",
+    )
+    precedence = 0
     is_foreseeable = True
 
     where: Literal["any", "batch", "state"] = Field(default="any")

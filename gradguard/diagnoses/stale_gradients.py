@@ -36,6 +36,7 @@ class StaleGradients(Diagnosis[StaleState]):
     )
     cure = "Call optimizer.zero_grad() once per step, before the first backward."
     source = "TrainCheck (Jiang et al. 2025) lists it among silent training errors"
+    precedence = 14
 
     steps: int = Field(default=3, ge=1)
 

@@ -59,6 +59,8 @@ class VanishingGradient(Diagnosis[VanishingState]):
         "add batch or layer normalisation; add residual connections; for recurrent nets use LSTM or GRU."
     )
     source = "Glorot and Bengio 2010; limits: healthy set-ups S <= 57, rho >= 0.046, failing S >= 2.6e4, rho <= 1e-4"
+    follows = ("bad_initialization", "exploding_gradient", "saturated_units")
+    precedence = 35
 
     max_spread: float = Field(default=1e3, gt=1)
     min_first_to_last: float = Field(default=1e-2, gt=0, lt=1)

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 import gradguard
+from gradguard.audit.headline import story_line
 from gradguard.audit.read import read_run
 from gradguard.audit.summary import summarise
 from gradguard.record.directory import RunDirectory
 from gradguard.record.encode import to_json
 from gradguard.record.statistics import Flag
-from gradguard.records import Change, Event, Finding, Intervention, Outcome, Withheld
+from gradguard.records import Cause, Change, Event, Finding, Intervention, Outcome, Withheld
 from gradguard.stats import ParameterTable
 
 
@@ -138,3 +139,24 @@ def test_a_run_whose_loss_ended_above_its_start_is_not_called_healthy(tmp_path):
     headline = summarise(gradguard.read_run(tmp_path / "run")).headline
     assert not headline.startswith("Healthy")
     assert "ended above its start" in headline
+
+
+def found(diagnosis, step, follows=None, severity="warn"):
+    cause = None if follows is None else Cause(diagnosis=follows, step=0)
+    finding = Finding(diagnosis=diagnosis, step=step, severity=severity, follows=cause)
+    return Withheld(rule="r", step=step, diagnosis=diagnosis, remedy="m", reason="cooldown", finding=finding)
+
+
+def test_the_story_is_told_in_order_with_arrows_from_cause_to_consequence(record):
+    records = [
+        found("exploding_gradient", 150),
+        found("exploding_gradient", 151),
+        found("collapsed_output", 200, "dead_units"),
+        found("dead_units", 200, "exploding_gradient"),
+        found("oscillation", 210, severity="info"),
+        found("stale_gradients", 300),
+    ]
+    summary = record(records=records)
+    assert story_line(summary) == (
+        "step 150 exploding_gradient -> step 200 dead_units -> step 200 collapsed_output; step 300 stale_gradients"
+    )

@@ -41,7 +41,7 @@ def normalised(norm):
 def test_running_statistics_never_keep_a_skipped_batch(norm, bits):
     """The forward pass has put the NaN into them by the time that the step is skipped."""
     run = train(normalised(norm), 20)
-    assert run.acted == [(BAD, "nonfinite", "skip_step")]
+    assert [act for act in run.acted if act[2] != "notify"] == [(BAD, "nonfinite", "skip_step")]
     assert run.is_finite
     unseen = train(normalised(norm), without(20, [BAD]), is_guarded=False)
     assert bits(run.model, run.optimizer) == bits(unseen.model, unseen.optimizer)
@@ -54,7 +54,7 @@ def test_one_infinite_sample_costs_one_step_and_no_moment_keeps_it(optimizer):
         return inputs * math.inf if step == BAD else inputs, targets
 
     run = train(regression(optimizer, spoil), 25, is_observed=False)
-    assert run.acted == [(BAD, "nonfinite", "skip_step")]
+    assert [act for act in run.acted if act[2] != "notify"] == [(BAD, "nonfinite", "skip_step")]
     assert run.applied == without(25, [BAD])
     assert run.is_finite
 
@@ -151,5 +151,5 @@ def test_a_moving_average_of_the_weights_never_sees_a_bad_update(optimizer):
                 slow.lerp_(fast, 0.1)
 
     run = train(regression(optimizer, spoil), 30, after=after)
-    assert run.acted == [(BAD, "nonfinite", "skip_step")]
+    assert [act for act in run.acted if act[2] != "notify"] == [(BAD, "nonfinite", "skip_step")]
     assert all(parameter.isfinite().all() for parameter in teacher[0].parameters())

@@ -160,7 +160,7 @@ def test_a_bad_last_batch_in_every_epoch_is_skipped_every_time_and_is_no_lost_ru
     """Nothing but the skip is ever done about it: no rollback, no smaller learning rate, no stop."""
     run = train(standardised_by_hand(optimizer), 150)
     bad = list(range(4, 150, 5))
-    assert run.acted == [(step, "nonfinite", "skip_step") for step in bad]
+    assert [act for act in run.acted if act[2] != "notify"] == [(step, "nonfinite", "skip_step") for step in bad]
     assert run.applied == without(150, bad)
     assert run.stopped is None
     assert min(run.losses[-10:]) < run.losses[0]

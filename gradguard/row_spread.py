@@ -1,0 +1,62 @@
+"""How far the rows of weights differ: units whose rows are equal compute the same, and learn the same."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradguard.sharded import is_sharded
+from gradguard.stats import FloatArray
+
+
+MAX_COLUMNS = 256  # of a row that are looked at, evenly: rows that are equal are so in any
+
+
+@torch.no_grad()
+def row_spreads(params: Sequence[Tensor]) -> FloatArray:
+    """Return how far the rows of each parameter are from their mean row, with one transfer a device.
+
+    The root mean square distance from the mean row over that of the entries, over up to `MAX_COLUMNS` columns: 0 when
+    all rows are equal, 1 when they have nothing in common. NaN when all entries are 0, and for what has fewer than two
+    dimensions or two rows, is no dense floating tensor or lies on several ranks.
+
+    Args:
+        params: P tensors.
+
+    Returns:
+        (P,) float32, in [0, 1].
+
+    Example:
+        >>> row_spreads([torch.ones(3, 2), torch.tensor([[1.0], [-1.0]]), torch.ones(4)]).tolist()
+        [0.0, 1.0, nan]
+    """
+    spreads: FloatArray = np.full(len(params), math.nan, dtype=np.float32)
+    found: dict[torch.device, list[tuple[int, Tensor]]] = defaultdict(list)
+    for row, param in enumerate(params):
+        if is_readable(param):
+            columns = param.detach().flatten(1)
+            columns = columns[:, :: -(-columns.shape[1] // MAX_COLUMNS)].float()
+            distance = columns.var(0, unbiased=False).mean().sqrt()
+            found[param.device].append((row, distance / columns.square().mean().sqrt()))
+    for measured in found.values():
+        spreads[[row for row, _ in measured]] = torch.stack([value for _, value in measured]).cpu().numpy()
+    return spreads
+
+
+def is_readable(param: Tensor) -> bool:
+    """Return whether a parameter has rows to compare, here."""
+    return (
+        param.is_floating_point()
+        and param.layout == torch.strided
+        and param.device.type != "meta"
+        and not isinstance(param, torch.nn.UninitializedParameter)
+        and not is_sharded(param)
+        and param.ndim >= 2
+        and param.shape[0] > 1
+        and param.numel() > 0
+    )

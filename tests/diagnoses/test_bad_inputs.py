@@ -1,0 +1,68 @@
+"""bad_inputs: what no layer is made for, but not masks, one-hot inputs, times, or what the model normalises itself."""
+
+import math
+
+import pytest
+from feed import diagnose
+from probed import activations, given
+
+
+def run(*inputs, probes=1, **seen):
+    feed = diagnose("bad_inputs")
+    found = []
+    for _ in range(probes):
+        found += feed.step(1.0, 1.0, activations=activations(inputs=inputs, **seen))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"mean": 78.0, "std": 95.0, "largest": 255.0}, "large"),
+        ({"mean": 1e-3, "std": 1.4e-3, "largest": 4e-3}, "small"),
+        ({"mean": 2000.0, "std": 10.0, "largest": 2030.0}, "from zero"),
+    ],
+    ids=["pixels", "divided twice", "years"],
+)
+def test_inputs_out_of_scale_are_reported_once(fields, word):
+    (finding,) = run(given(**fields), std=30.0 if word == "large" else 1e-3, probes=3)
+    assert finding.severity == "warn"
+    assert word in finding.message
+    assert "Standardise" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"mean": 0.3, "std": 0.37, "largest": 1.0},
+        {"mean": 1.0, "std": 0.0, "largest": 1.0},
+        {"mean": 1e-3, "std": math.sqrt(1e-3 * (1 - 1e-3)), "largest": 1.0},
+        {"mean": -5e8, "std": 5e8, "largest": 1e9},
+        {"mean": 0.0, "std": 0.02, "largest": 0.9},
+        {"mean": 500.0, "std": 288.0, "largest": 999.0, "shape": (64,)},
+        {"mean": 500.0, "std": 288.0, "largest": 999.0, "shape": (64, 1)},
+    ],
+    ids=["standard", "images", "constant", "one-hot", "mask", "sound", "times", "one column"],
+)
+def test_usual_inputs_are_quiet(fields):
+    assert run(given(**fields), std=30.0) == []
+
+
+def test_a_model_that_normalises_its_inputs_is_only_told():
+    (finding,) = run(given(std=95.0, largest=255.0), std=0.6)
+    assert finding.severity == "info"
+
+
+def test_nan_is_reported_at_any_probe_once_for_each_input():
+    feed = diagnose("bad_inputs")
+    sick = given(nonfinite=3)
+    assert feed.step(1.0, 1.0, activations=activations(inputs=[given()])) == []
+    (finding,) = feed.step(1.0, 1.0, activations=activations(inputs=[sick]))
+    assert (finding.severity, finding.value) == ("warn", 3)
+    assert feed.step(1.0, 1.0, activations=activations(inputs=[sick])) == []
+    assert len(feed.step(1.0, 1.0, activations=activations(inputs=[given(name="1", nonfinite=1)]))) == 1
+
+
+def test_a_mask_of_zeros_and_minus_infinity_holds_no_nan():
+    assert run(given(mean=0.0, std=0.0, largest=0.0, nonfinite=99)) == []

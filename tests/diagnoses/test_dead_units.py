@@ -1,0 +1,117 @@
+"""dead_units: layers whose units are silent for good, graded by what was learnt; outputs that no class can use."""
+
+import math
+
+import pytest
+from feed import diagnose
+from probed import activations, output
+
+
+CHANCE = math.log(10)
+
+
+def run(probes, loss=1.0, start=None, every=50, **options):
+    """Return the findings over one probe after the other, with `every` - 1 quiet steps between them."""
+    feed = diagnose({"dead_units": options} if options else "dead_units")
+    found = []
+    for number, seen in enumerate(probes):
+        for step in range(every):
+            value = start if start is not None and number == 0 and step < 6 else loss
+            found += feed.step(1.0, value, activations=seen if step == every - 1 else None)
+    return found
+
+
+def test_most_of_a_layer_dead_at_three_probes_in_a_row_is_a_warning_with_the_layer():
+    (finding,) = run([activations(dead=[0.1, 0.7, 0.1])] * 3)
+    assert (finding.severity, finding.parameters, finding.num_parameters) == ("warn", ("b",), 1)
+    assert finding.value == pytest.approx(0.7)
+    assert finding.threshold == 0.6
+    assert "LeakyReLU" in finding.advice
+
+
+def test_twice_is_not_enough_and_a_healthy_probe_starts_the_count_afresh():
+    sick, well = activations(dead=0.7), activations(dead=0.3)
+    assert run([sick, sick]) == []
+    assert run([sick, sick, well, sick, sick]) == []
+    assert len(run([sick, sick, well, sick, sick, sick])) == 1
+
+
+def test_a_blocked_layer_is_critical_at_once():
+    (finding,) = run([activations(dead=[0.0, 0.99, 0.99])])
+    assert (finding.severity, finding.parameters) == ("critical", ("b", "c"))
+    assert finding.threshold == 0.95
+
+
+def test_a_run_that_learns_all_the_same_is_only_worth_knowing():
+    (finding,) = run([activations(dead=0.97)] * 4, loss=0.3, start=1.0)
+    assert finding.severity == "info"
+    assert finding.evidence["loss_left"] == pytest.approx(0.3)
+
+
+def test_it_is_told_again_when_it_gets_worse():
+    severities = [finding.severity for finding in run([activations(dead=0.7)] * 3 + [activations(dead=0.99)] * 2)]
+    assert severities == ["warn", "critical"]
+
+
+@pytest.mark.parametrize("kind", ["tanh", "sigmoid", "softmax"])
+def test_squashing_activations_have_no_dead_units(kind):
+    assert run([activations(kinds=[kind], dead=1.0)] * 4) == []
+
+
+def test_what_goes_into_a_layer_counts_only_when_it_died_on_the_way():
+    sparse = activations(kinds=["input"], dead=0.8)
+    assert run([sparse] * 5) == []
+    assert len(run([activations(kinds=["input"], dead=0.1)] + [sparse] * 3)) == 1
+
+
+def test_a_narrow_layer_counts_when_all_of_it_is_dead():
+    assert run([activations(kinds=["relu"], units=4, dead=0.75)] * 4) == []
+    assert len(run([activations(kinds=["relu"], units=4, dead=1.0)])) == 1
+
+
+def test_few_samples_need_more_probes():
+    few = activations(kinds=["relu"], samples=32, dead=0.97)
+    assert run([few] * 5) == []
+    assert len(run([few] * 6)) == 1
+
+
+def test_it_is_not_repeated_for_a_while():
+    assert len(run([activations(dead=0.7)] * 9)) == 1
+
+
+def test_an_output_that_is_always_zero_is_a_class_that_cannot_be_predicted():
+    (finding,) = run([activations(out=output(dead=0.3))] * 2, loss=CHANCE)
+    assert finding.severity == "warn"
+    assert "3 of the model's 10 outputs" in finding.message
+    assert "Remove the ReLU" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("share", "loss"),
+    [(1.0, CHANCE), (0.0, CHANCE), (0.3, 0.1), (0.3, None)],
+    ids=["head", "none", "pixels", "no loss"],
+)
+def test_other_outputs_may_be_zero(share, loss):
+    """A head that starts at zero, and images with black borders, whose loss is not that of guessing a class."""
+    assert run([activations(out=output(dead=share))] * 4, loss=loss) == []
+
+
+def test_dead_outputs_must_last():
+    sick, well = activations(out=output(dead=0.3)), activations(out=output())
+    assert run([sick, well, sick, well], loss=CHANCE) == []
+
+
+def test_nan_is_no_share():
+    assert run([activations(dead=math.nan, out=output(dead=math.nan))] * 4) == []
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e6])
+def test_the_scale_of_the_loss_does_not_matter(scale):
+    assert [f.severity for f in run([activations(dead=0.7)] * 3, loss=scale)] == ["warn"]
+    assert [f.severity for f in run([activations(dead=0.7)] * 3, loss=0.3 * scale, start=scale)] == ["info"]
+
+
+def test_the_limits_are_those_of_the_policy():
+    assert run([activations(dead=0.7)] * 4, share=0.8) == []
+    (finding,) = run([activations(dead=0.7)], share=0.2, blocked=0.6)
+    assert finding.severity == "critical"
