@@ -52,7 +52,7 @@ STATISTICS = {
     "small_update": Statistic("|update|/|w| at full rate, median layer, lowest", "update_ratio", "low", 1e-5),
     "large_update": Statistic("|update|/|w|, median layer, highest", "update_ratio", "high", 1e-1),
     "update_zscore": Statistic("z of ln(update norm), twice in 3 steps", "update_spike", "high", 6.0),
-    "scatter": Statistic("MAD of 100 losses / first losses", "oscillation", "high", 0.15),
+    "scatter": Statistic("scatter of 100 losses (MAD) / first losses", "oscillation", "high", 0.15),
     "best_loss": Statistic("lowest median of 50 losses / first losses", "plateau", "high", 0.95, "linear"),
     "output_spread": Statistic("spread of the outputs / at the start", "collapsed_output", "low", 1e-2),
     "input_std": Statistic("spread of the inputs", "bad_inputs", "high", 20.0),
@@ -114,7 +114,8 @@ class Extremes:
                 self.values.get("best_loss", low), low
             )  # the best, although high is alarming
         if len(recent) == LONG:
-            self._keep("scatter", float(np.median(np.abs(recent - np.median(recent)))) / start)
+            steps = np.abs(np.diff(recent)) / np.sqrt(2)  # of noise about a slope, without the slope
+            self._keep("scatter", float(np.median(steps)) / start)
 
     def _follow_updates(self, signals: Signals) -> None:
         self._top_lr = max(self._top_lr, signals.lr)
