@@ -10,6 +10,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.zoo.extremes import STATISTICS, Statistic
@@ -22,7 +23,8 @@ FORMAT = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, 
 COLUMNS = 4
 NUM_LABELLED = 3  # of a strip
 HALF_WIDTH = 0.3  # of a strip
-FLOOR, CEILING = 1e-12, 1e12  # of a logarithmic axis
+CEILING = 1e12  # of a logarithmic axis
+HALO = [withStroke(linewidth=2, foreground="white")]  # around words that cross a line
 NEAR = 0.055  # of the axis: labels closer than that are pushed apart
 
 
@@ -32,10 +34,10 @@ def draw(results: Sequence[Result], path: Path) -> None:
     rows = math.ceil(len(shown) / COLUMNS) or 1
     with mpl.rc_context(FORMAT):
         figure = Figure(figsize=(13.2, 3.05 * rows + 0.9), layout="constrained")
-        panels = figure.subplots(rows, COLUMNS, squeeze=False).flat
+        panels = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
         for panel, name in zip(panels, shown, strict=False):
             _panel(panel, name, STATISTICS[name], results)
-        for panel in list(panels)[len(shown) :]:
+        for panel in panels[len(shown) :]:
             panel.set_axis_off()
         figure.suptitle(
             "How far each statistic went in every run, and where its alarm begins",
@@ -66,12 +68,14 @@ def _panel(axes: Any, name: str, statistic: Statistic, results: Sequence[Result]
         ("failing else", OTHER, [r for r in results if r.group == "failing" and statistic.diagnosis not in r.expected]),
     )
     is_log = statistic.scale == "log"
-    values = [_clip(result.extremes[name], is_log) for _, _, own in strips for result in own if name in result.extremes]
+    values = [
+        _clip(result.extremes[name], statistic) for _, _, own in strips for result in own if name in result.extremes
+    ]
     axes.set_yscale("log" if is_log else "linear")
     low, high = _limits([*values, statistic.threshold], is_log)
-    axes.set(xlim=(-0.6, 2.95), ylim=(low, high))
+    axes.set(xlim=(-0.6, 2.75), ylim=(low, high))
     for place, (_, (colour, marker), own) in enumerate(strips):
-        points = sorted((_clip(r.extremes[name], is_log), r.id) for r in own if name in r.extremes)
+        points = sorted((_clip(r.extremes[name], statistic), r.id) for r in own if name in r.extremes)
         offsets = _spread([_height(value, low, high, is_log) for value, _ in points])
         axes.scatter(
             [place + offset for offset in offsets],
@@ -87,6 +91,15 @@ def _panel(axes: Any, name: str, statistic: Statistic, results: Sequence[Result]
     is_high = statistic.side == "high"
     axes.axhspan(statistic.threshold, high if is_high else low, color="#D55E00", alpha=0.06, linewidth=0)
     axes.axhline(statistic.threshold, color="black", linestyle="--", linewidth=0.9)
+    axes.annotate(
+        f"{statistic.threshold:g}",
+        (2.75, statistic.threshold),
+        xytext=(0, 3 if is_high else -3),
+        textcoords="offset points",
+        ha="right",
+        va="bottom" if is_high else "top",
+        fontsize=7,
+    )
     counts = [sum(name in result.extremes for result in own) for _, _, own in strips]
     axes.set_xticks(range(3), [f"{label}\n{count} runs" for (label, _, _), count in zip(strips, counts, strict=True)])
     axes.tick_params(axis="x", length=0)
@@ -128,6 +141,7 @@ def _label(
             fontsize=6.5,
             color=colour,
             va="center",
+            path_effects=HALO,
             arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "alpha": 0.6},
         )
 
@@ -144,8 +158,8 @@ def _spread(heights: Sequence[float]) -> list[float]:
     return offsets
 
 
-def _clip(value: float, is_log: bool) -> float:
-    return min(max(value, FLOOR), CEILING) if is_log else value
+def _clip(value: float, statistic: Statistic) -> float:
+    return min(max(value, statistic.least), CEILING) if statistic.scale == "log" else value
 
 
 def _limits(values: Sequence[float], is_log: bool) -> tuple[float, float]:

@@ -95,7 +95,7 @@ def test_the_tables_say_so(by_hand):
 def test_numbers_come_back_as_they_were(trained):
     back = load(dump(trained))
     assert dump(back) == dump(trained)  # NaN is no NaN's equal
-    assert [result.loud for result in back] == [result.loud for result in trained]
+    assert [result.latency for result in back] == [result.latency for result in trained]
 
 
 def test_the_report_is_rebuilt_from_numbers(trained, tmp_path):

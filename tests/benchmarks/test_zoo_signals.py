@@ -180,7 +180,7 @@ def test_layers_that_die_and_saturate_for_good():
 
 def test_what_is_not_finite_is_left_out():
     found = extremes(60, lambda step: signals(step, loss=math.nan, gradient_norms=math.inf, update_norms=math.nan))
-    assert set(found) <= {"dead", "output_spread", "input_std"}
+    assert set(found) <= {"dead", "output_spread", "input_std", "small_input_std"}
     assert all(map(math.isfinite, found.values()))
 
 
