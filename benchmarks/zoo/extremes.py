@@ -28,7 +28,6 @@ class Statistic:
         side: whether large or small values are alarming; the extreme of a run is the most alarming one.
         threshold: from which it is alarming, by the design.
         scale: of an axis that shows it.
-        least: smallest value that such an axis tells apart, when it is logarithmic.
     """
 
     title: str
@@ -36,7 +35,6 @@ class Statistic:
     side: Literal["high", "low"]
     threshold: float
     scale: Literal["log", "linear"] = "log"
-    least: float = 1e-12
 
     def is_beyond(self, value: float) -> bool:
         """Return whether a value is alarming."""
@@ -44,7 +42,7 @@ class Statistic:
 
 
 STATISTICS = {
-    "zscore": Statistic("z of ln(gradient norm), twice in 3 steps", "exploding_gradient", "high", 6.0, least=0.1),
+    "zscore": Statistic("z of ln(gradient norm), twice in 3 steps", "exploding_gradient", "high", 6.0),
     "ratio": Statistic("gradient norm / rolling median, twice in 3 steps", "exploding_gradient", "high", 10.0),
     "loss": Statistic("median of 10 losses / first losses", "divergence", "high", 1.5),
     "spread": Statistic("S: spread of |g|/|w| over the layers", "vanishing_gradient", "high", 1e3),
@@ -53,7 +51,7 @@ STATISTICS = {
     "saturated": Statistic("share of saturated outputs, worst layer", "saturated_units", "high", 0.5, "linear"),
     "small_update": Statistic("|update|/|w| at full rate, median layer, lowest", "update_ratio", "low", 1e-5),
     "large_update": Statistic("|update|/|w|, median layer, highest", "update_ratio", "high", 1e-1),
-    "update_zscore": Statistic("z of ln(update norm), twice in 3 steps", "update_spike", "high", 6.0, least=0.1),
+    "update_zscore": Statistic("z of ln(update norm), twice in 3 steps", "update_spike", "high", 6.0),
     "scatter": Statistic("scatter of 100 losses (MAD) / first losses", "oscillation", "high", 0.15),
     "best_loss": Statistic("lowest median of 50 losses / first losses", "plateau", "high", 0.95, "linear"),
     "output_spread": Statistic("spread of the outputs / at the start", "collapsed_output", "low", 1e-2),

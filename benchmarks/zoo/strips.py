@@ -23,7 +23,8 @@ FORMAT = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, 
 COLUMNS = 4
 NUM_LABELLED = 3  # of a strip
 HALF_WIDTH = 0.3  # of a strip
-CEILING = 1e12  # of a logarithmic axis
+ALARMING, CALM = 1e4, 3e2  # times the threshold, to either side, that a logarithmic axis reaches
+TOP = 1.3  # of a linear one
 HALO = [withStroke(linewidth=2, foreground="white")]  # around words that cross a line
 NEAR = 0.055  # of the axis: labels closer than that are pushed apart
 
@@ -55,7 +56,14 @@ def draw(results: Sequence[Result], path: Path) -> None:
             )
         ]
         handles.append(
-            Line2D([], [], color="black", linestyle="--", linewidth=0.9, label="threshold (shaded: alarming)")
+            Line2D(
+                [],
+                [],
+                color="black",
+                linestyle="--",
+                linewidth=0.9,
+                label="threshold (shaded: alarming; points at the edge lie beyond it)",
+            )
         )
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
         figure.savefig(path, dpi=160)
@@ -159,7 +167,11 @@ def _spread(heights: Sequence[float]) -> list[float]:
 
 
 def _clip(value: float, statistic: Statistic) -> float:
-    return min(max(value, statistic.least), CEILING) if statistic.scale == "log" else value
+    """Return where a value is drawn: what lies far beyond the threshold is put at the edge."""
+    if statistic.scale == "linear":
+        return min(max(value, 0.0), TOP)
+    above, below = (ALARMING, CALM) if statistic.side == "high" else (CALM, ALARMING)
+    return min(max(value, statistic.threshold / below), statistic.threshold * above)
 
 
 def _limits(values: Sequence[float], is_log: bool) -> tuple[float, float]:
