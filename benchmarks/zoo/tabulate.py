@@ -66,7 +66,7 @@ def headline(name: str, title: str, results: Sequence[Result]) -> Grid:
     groups = Counter(result.group for result in results)
     runs = ", ".join(f"{count} {group}" for group, count in groups.items())
     notes = (
-        f"Runs: {runs}; {len({result.seed for result in results})} seeds a set-up, much alike. Intervals: Wilson.",
+        f"Runs: {runs}; seeds of a set-up, much alike: {len({result.seed for result in results})}. Intervals: Wilson.",
         "detected: failing runs with an alarm since the trouble began. rightly named: those whose name fits.",
         "sudden: median steps to the first alarm where trouble strikes at once. slow: else, in shares of the budget.",
         "faults noticed: healthy runs that one fault struck. false alarms: healthy runs with any alarm.",
