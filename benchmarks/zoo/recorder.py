@@ -28,16 +28,23 @@ class Recorder:
 
     Args:
         model: whose activation layers, inputs and outputs are looked at.
-        optimizer: whose steps and parameters are looked at.
+        optimizer: whose steps are looked at.
         listener: called with the signals of every step.
         accuracies: of a classifier; None for everything else.
+        is_alone: whether the whole model is looked at, all that can be trained; else the optimizer's parameters only.
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, listener: Listener, accuracies: Accuracies | None = None
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        listener: Listener,
+        accuracies: Accuracies | None = None,
+        *,
+        is_alone: bool = True,
     ) -> None:
-        own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        self._named = [(name, p) for name, p in model.named_parameters() if id(p) in own]
+        self._named: list[tuple[str, nn.Parameter]] = []
+        self._is_alone = is_alone
         self._model, self._optimizer, self._listener, self._accuracies = model, optimizer, listener, accuracies
         self._step = 0
         self._losses: list[Tensor] = []
@@ -82,11 +89,11 @@ class Recorder:
             self._input = first.detach() if isinstance(first, Tensor) and first.is_floating_point() else None
 
     def _before_step(self, optimizer: Optimizer, *_: object) -> None:
-        known = {id(parameter) for _, parameter in self._named}
-        if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):  # joined meanwhile
-            own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-            self._named = [(name, p) for name, p in self._model.named_parameters() if id(p) in own]
-            self._last = None
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        trained = ((name, p) for name, p in self._model.named_parameters() if p.requires_grad)
+        named = [(name, p) for name, p in trained if self._is_alone or id(p) in own]
+        if len(named) != len(self._named):  # some joined meanwhile
+            self._named, self._last = named, None
         self._before = [parameter.detach().clone() for _, parameter in self._named]
 
     @torch.no_grad()

@@ -84,7 +84,7 @@ class Details:
 
 @dataclass(frozen=True)
 class Signals:
-    """One optimizer step; arrays have one entry a parameter tensor of the optimizer (P,).
+    """One optimizer step; arrays have one entry a parameter tensor that can be trained (P,).
 
     Args:
         step: from 0.

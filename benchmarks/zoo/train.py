@@ -68,7 +68,11 @@ def train(setup: Setup, seed: int, policy: str | Policy | None = None, jury: Jur
             for turn in training.turns
         ]
         recorders = [
-            None if jury is None else Recorder(training.model, turn.optimizer, jury.seat(), training.accuracies)
+            None
+            if jury is None
+            else Recorder(
+                training.model, turn.optimizer, jury.seat(), training.accuracies, is_alone=len(training.turns) == 1
+            )
             for turn in training.turns
         ]
         for recorder in recorders:

@@ -88,11 +88,25 @@ def test_details_are_sparse_and_accuracies_come_once_an_epoch():
     assert (heard[1].details.change == 0).all()  # nothing moves at a rate of 0
 
 
-def test_parameters_that_join_are_followed_from_then_on():
+def test_what_the_optimizer_was_not_given_is_seen_to_stand_still():
+    model = network()
+    (seen,) = record(model, torch.optim.SGD(model[2].parameters(), 0.1), 1)
+    assert seen.has_gradient.all()
+    assert (seen.update_norms > 0).tolist() == [False, False, True, True]
+
+
+def test_what_is_frozen_is_not_looked_at():
+    model = network()
+    model[0].requires_grad_(False)
+    (seen,) = record(model, torch.optim.SGD(model.parameters(), 0.1), 1)
+    assert seen.names == ("2.weight", "2.bias")
+
+
+def test_of_several_optimizers_each_has_its_own_parameters_also_those_that_join():
     model = network()
     optimizer = torch.optim.SGD(model[2].parameters(), 0.1)
     heard = []
-    recorder = Recorder(model, optimizer, heard.append)
+    recorder = Recorder(model, optimizer, heard.append, is_alone=False)
     for step in range(2):
         if step == 1:
             optimizer.add_param_group({"params": model[0].parameters()})
