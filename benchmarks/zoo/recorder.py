@@ -17,6 +17,7 @@ from benchmarks.zoo.signals import Activation, Details, Floats, Signals
 STRIDE = 10  # steps between two details
 EPOCH = 22  # steps of what counts as an epoch: one of the digits, in batches of 64
 RTOL, ATOL = 1e-5, 1e-8  # of numpy.allclose
+FEW = 32  # entries of an input below which their spread is chance
 SMALL = 1e-5  # magnitude below which a weight counts as nothing
 
 Listener = Callable[[Signals], None]
@@ -142,7 +143,7 @@ class Recorder:
             activations=tuple(self._seen[name] for name in order),
             output_spread=None if self._output is None else float(_spread(self._output)),
             input_mean=None if given is None else float(given.mean()),
-            input_std=None if given is None else float(given.std(correction=0)),
+            input_std=None if given is None or given.numel() < FEW else float(given.std(correction=0)),
             input_max=None if given is None else float(given.abs().max()),
         )
 

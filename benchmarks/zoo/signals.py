@@ -64,7 +64,7 @@ class Details:
         activations: the activation layers that ran, in the model's order.
         output_spread: standard deviation over the rows of the model's outputs, mean over the outputs; None unless seen.
         input_mean: of the model's input; None unless it is a tensor of floats.
-        input_std: its standard deviation.
+        input_std: its standard deviation; None too when it has few entries.
         input_max: its largest magnitude.
     """
 
