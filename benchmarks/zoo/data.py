@@ -88,6 +88,47 @@ def blobs() -> Split:
     return _split(x, y, 200, torch.int64)
 
 
+@cache
+def wine() -> Split:
+    """Thirteen measurements of wines of three growers, standardised: 142 to train on, 36 held out."""
+    x, y = datasets.load_wine(return_X_y=True)
+    return _split(x, y, 36, torch.int64).standardised()
+
+
+@cache
+def raw_tumours() -> Split:
+    """Thirty measurements of tumours, from 0.001 to 4000, benign or not: 455 to train on, 114 held out."""
+    x, y = datasets.load_breast_cancer(return_X_y=True)
+    return _split(x, y, 114, torch.int64)
+
+
+@cache
+def tumours() -> Split:
+    """The same, standardised."""
+    return raw_tumours().standardised()
+
+
+@cache
+def moons() -> Split:
+    """Two noisy half-moons in the plane: 960 to train on, 240 held out."""
+    x, y = datasets.make_moons(1200, noise=0.25, random_state=1)
+    return _split(x, y, 240, torch.int64)
+
+
+@cache
+def friedman() -> Split:
+    """Ten inputs, five of which make the target (Friedman 1991), all standardised: 720 to train on, 180 held out."""
+    x, y = datasets.make_friedman1(900, noise=0.5, random_state=1)
+    return _split((x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std(), 180, torch.float32)
+
+
+@cache
+def roll() -> Split:
+    """Points of a rolled sheet in space and how far along it they lie, standardised: 800 to train on, 200 held out."""
+    x, y = datasets.make_swiss_roll(1000, noise=0.1, random_state=1)
+    return _split((x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std(), 200, torch.float32)
+
+
 def batches(count: int, size: int, seed: int) -> Iterator[Tensor]:
     """Yield (size,) int64 indices for ever: shuffled epochs of `count` samples, without their last, short batch."""
     generator = torch.Generator().manual_seed(seed)

@@ -117,7 +117,9 @@ def _broadcast(seed: int) -> Training:
     """Outputs (N, 1) and targets (N,): the loss compares every output with every target."""
     torch.manual_seed(seed)
     model = mlp(2, inputs=10, outputs=1)
-    return supervised(model, Adam(model.parameters(), 1e-3), diabetes(), seed, loss=mse_loss, score=r_squared)
+    return supervised(
+        model, Adam(model.parameters(), 1e-3), diabetes(), seed, loss=mse_loss, score=r_squared, is_classifier=False
+    )
 
 
 def _matching(seed: int) -> Training:

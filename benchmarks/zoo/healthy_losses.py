@@ -55,6 +55,7 @@ def _likelihood(seed: int) -> Training:
         seed,
         loss=loss,
         score=lambda m, d: -loss(outputs(m, d.held_x), d.held_y).item(),
+        is_classifier=False,
     )
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import median
 
+from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from benchmarks.zoo.catalogue import ZOO
+from benchmarks.zoo.jury import Jury, RivalAlarm
+from benchmarks.zoo.onset import SUDDEN
 from benchmarks.zoo.setup import Group, Repair, Setup
 from benchmarks.zoo.train import Trained, train
 from gradguard.policy.schema import Policy
@@ -29,6 +32,7 @@ class Alarm:
     Args:
         diagnosis: its name.
         first_step: of the first finding at "warn" or above; if there is none, of the first.
+        first_since: of the first finding at "warn" or above at or after the onset of the trouble; None without one.
         severity: the worst.
         count: how many at "warn" or above.
         findings: the first few at "warn" or above; if there are none, the first few.
@@ -36,6 +40,7 @@ class Alarm:
 
     diagnosis: str
     first_step: int
+    first_since: int | None
     severity: Severity
     count: int
     findings: tuple[Finding, ...]
@@ -57,6 +62,8 @@ class Result:
         seed: of the run.
         steps: of the run.
         onset: step at which trouble begins.
+        is_sudden: whether it strikes at once, or builds up.
+        held_out: whether the set-up is kept for the last test.
         expected: diagnoses that name the trouble.
         alarms: what was found, by diagnosis.
         interventions: how often each remedy was carried out.
@@ -67,7 +74,9 @@ class Result:
         reference: score of the clean run (transient) or of the run as a person would fix it (failing).
         is_identical: every bit of the model, the optimizer and the random generator is the same with and without.
         loss: median loss of the first and the last tenth of the unguarded run, and of the guarded one.
-        seconds: wall time of the unguarded and of the guarded loop.
+        seconds: wall time of the unguarded and of the guarded loop; the first includes what judges it.
+        rivals: alarms of other rule sets on the unguarded run, by rule set; empty when they were not asked.
+        extremes: of the statistics of `extremes.STATISTICS` in the unguarded run; likewise.
     """
 
     id: str
@@ -76,6 +85,8 @@ class Result:
     seed: int
     steps: int
     onset: int
+    is_sudden: bool
+    held_out: bool
     expected: tuple[str, ...]
     alarms: tuple[Alarm, ...]
     interventions: Counter[str]
@@ -87,6 +98,8 @@ class Result:
     is_identical: bool
     loss: tuple[float, float, float, float]
     seconds: tuple[float, float]
+    rivals: dict[str, tuple[RivalAlarm, ...]] = field(default_factory=dict)
+    extremes: dict[str, float] = field(default_factory=dict)
 
     @property
     def loud(self) -> tuple[Alarm, ...]:
@@ -105,8 +118,9 @@ class Result:
 
     @property
     def latency(self) -> int | None:
-        """Steps from the onset to the first alarm at "warn" or above; None when there was none."""
-        return min((alarm.first_step for alarm in self.loud), default=-1) - self.onset if self.loud else None
+        """Steps from the onset to the first alarm at "warn" or above since then; None when there was none."""
+        since = [alarm.first_since for alarm in self.alarms if alarm.first_since is not None]
+        return min(since) - self.onset if since else None
 
     @property
     def is_named(self) -> bool:
@@ -128,9 +142,10 @@ def is_near(score: float, reference: float, tolerance: float) -> bool:
     return score >= reference - tolerance * abs(reference)
 
 
-def run(setup: Setup, seed: int, policy: str | Policy = "default") -> Result:
-    """Train a set-up without and with the guard, and compare."""
-    plain = train(setup, seed)
+def run(setup: Setup, seed: int, policy: str | Policy = "default", with_rivals: bool = True) -> Result:
+    """Train a set-up without and with the guard, and compare; other rule sets judge the run without it."""
+    jury = Jury(setup.steps, setup.onset) if with_rivals else None
+    plain = train(setup, seed, jury=jury)
     guarded = train(setup, seed, policy)
     return Result(
         id=setup.id,
@@ -139,8 +154,10 @@ def run(setup: Setup, seed: int, policy: str | Policy = "default") -> Result:
         seed=seed,
         steps=setup.steps,
         onset=setup.onset,
+        is_sudden=setup.group == "transient" or setup.id in SUDDEN,
+        held_out=setup.held_out,
         expected=setup.expected,
-        alarms=alarms_of(guarded.findings),
+        alarms=alarms_of(guarded.findings, setup.onset),
         interventions=guarded.interventions,
         withheld=guarded.withheld,
         stopped=guarded.stopped,
@@ -150,6 +167,8 @@ def run(setup: Setup, seed: int, policy: str | Policy = "default") -> Result:
         is_identical=plain.digest == guarded.digest,
         loss=(*_ends(plain), *_ends(guarded)),
         seconds=(plain.seconds, guarded.seconds),
+        rivals={} if jury is None else jury.verdicts(),
+        extremes={} if jury is None else jury.extremes(),
     )
 
 
@@ -158,7 +177,12 @@ def dump(results: Sequence[Result]) -> bytes:
     return to_json(results, inf_nan_mode="strings", indent=1)
 
 
-def alarms_of(findings: Sequence[Finding]) -> tuple[Alarm, ...]:
+def load(text: bytes) -> list[Result]:
+    """Return the results that were dumped."""
+    return TypeAdapter(list[Result]).validate_json(text)
+
+
+def alarms_of(findings: Sequence[Finding], onset: int = 0) -> tuple[Alarm, ...]:
     """Return the findings of a run by diagnosis, in the order in which they first came."""
     alarms = []
     for diagnosis in dict.fromkeys(finding.diagnosis for finding in findings):
@@ -166,7 +190,8 @@ def alarms_of(findings: Sequence[Finding]) -> tuple[Alarm, ...]:
         loud = [finding for finding in own if finding.severity != "info"]
         told = loud or own
         severity = max((finding.severity for finding in own), key=SEVERITIES.index)
-        alarms.append(Alarm(diagnosis, told[0].step, severity, len(loud), tuple(told[:NUM_KEPT])))
+        since = next((finding.step for finding in loud if finding.step >= onset), None)
+        alarms.append(Alarm(diagnosis, told[0].step, since, severity, len(loud), tuple(told[:NUM_KEPT])))
     return tuple(alarms)
 
 

@@ -55,12 +55,15 @@ class Training:
         turns: what happens in every step, in order.
         evaluate: returns the score of the model as it is, higher is better; NaN or infinite when the model is broken.
         opening: what a pre-flight of it is called with; None where the batch and the loss are not apart.
+        accuracies: of a classifier, returns its accuracy on training and on held-out samples, without drawing random
+            numbers; else None.
     """
 
     model: nn.Module
     turns: Sequence[Turn]
     evaluate: Callable[[], float]
     opening: Opening | None = None
+    accuracies: Callable[[], tuple[float, float]] | None = None
 
 
 Make = Callable[[int], Training]  # from a seed; the same seed gives the same run, bit for bit
@@ -83,6 +86,7 @@ class Setup:
         faults: of a transient one, what strikes.
         poison: of a transient one, called with (model, step) before every step.
         clean: of a transient one, the id of the healthy set-up that is struck.
+        held_out: whether it is kept for the last test: no threshold may be chosen by it.
     """
 
     id: str
@@ -97,3 +101,4 @@ class Setup:
     faults: tuple[Fault, ...] = ()
     poison: Callable[[nn.Module, int], None] | None = None
     clean: str | None = None
+    held_out: bool = False

@@ -15,6 +15,7 @@ from benchmarks.zoo.setup import Observe, Opening, Training, Turn
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # output, target -> ()
+NUM_SEEN = 360  # training samples that the accuracy of an epoch is taken on
 
 
 def plain_turn(optimizer: Optimizer, loss_at: Callable[[int], Tensor], schedulers: LRScheduler | None = None) -> Turn:
@@ -42,8 +43,12 @@ def supervised(
     loss: Loss = cross_entropy,
     score: Callable[[nn.Module, Split], float] | None = None,
     scheduler: LRScheduler | None = None,
+    is_classifier: bool = True,
 ) -> Training:
-    """Return the training of a model on a split, judged by accuracy unless `score` says otherwise."""
+    """Return the training of a model on a split, judged by accuracy unless `score` says otherwise.
+
+    A classifier's score is an accuracy whatever computes it.
+    """
     order = batches(len(data.x), batch, seed)
     judge = accuracy if score is None else score
 
@@ -52,7 +57,14 @@ def supervised(
         return loss(model(data.x[rows]), data.y[rows])
 
     opening = first_batch(model, data, batch, seed, loss)
-    return Training(model, [plain_turn(optimizer, loss_at, scheduler)], lambda: judge(model, data), opening)
+    few = Split(data.x, data.y, data.x[:NUM_SEEN], data.y[:NUM_SEEN])  # of those to train on, as if they were held out
+    return Training(
+        model,
+        [plain_turn(optimizer, loss_at, scheduler)],
+        lambda: judge(model, data),
+        opening,
+        accuracies=(lambda: (judge(model, few), judge(model, data))) if is_classifier else None,
+    )
 
 
 def first_batch(model: nn.Module, data: Split, batch: int, seed: int, loss: Loss = cross_entropy) -> Opening:
@@ -67,7 +79,7 @@ def regression(model: nn.Module, optimizer: Optimizer, data: Split, seed: int, *
     def loss(output: Tensor, target: Tensor) -> Tensor:
         return mse_loss(output.squeeze(1), target)
 
-    return supervised(model, optimizer, data, seed, batch=batch, loss=loss, score=r_squared)
+    return supervised(model, optimizer, data, seed, batch=batch, loss=loss, score=r_squared, is_classifier=False)
 
 
 @torch.no_grad()

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 import gradguard
+from benchmarks.zoo.jury import Jury
+from benchmarks.zoo.recorder import Recorder
 from benchmarks.zoo.setup import Setup, Training
 from gradguard.faults import inject
 from gradguard.policy.schema import Policy
@@ -45,13 +47,14 @@ class Trained:
     seconds: float = 0.0
 
 
-def train(setup: Setup, seed: int, policy: str | Policy | None = None) -> Trained:
+def train(setup: Setup, seed: int, policy: str | Policy | None = None, jury: Jury | None = None) -> Trained:
     """Train once.
 
     Args:
         setup: what to train.
         seed: of its weights, its data and the places that faults strike.
         policy: of the guard; None trains without one.
+        jury: of rule sets that follow the run; None without them.
     """
     training = setup.make(seed)
     trained = Trained()
@@ -64,12 +67,23 @@ def train(setup: Setup, seed: int, policy: str | Policy | None = None) -> Traine
             None if policy is None else stack.enter_context(gradguard.attach(training.model, turn.optimizer, policy))
             for turn in training.turns
         ]
+        recorders = [
+            None
+            if jury is None
+            else Recorder(
+                training.model, turn.optimizer, jury.seat(), training.accuracies, is_alone=len(training.turns) == 1
+            )
+            for turn in training.turns
+        ]
+        for recorder in recorders:
+            if recorder is not None:
+                stack.callback(recorder.close)
         started = time.perf_counter()
         try:
             for step in range(setup.steps):
                 if setup.poison is not None:
                     setup.poison(training.model, step)
-                trained.losses.append(_step(training, guards, step, trained))
+                trained.losses.append(_step(training, guards, recorders, step, trained))
         except gradguard.TrainingStopped as error:
             trained.stopped = str(error)
         trained.seconds = time.perf_counter() - started
@@ -79,14 +93,21 @@ def train(setup: Setup, seed: int, policy: str | Policy | None = None) -> Traine
     return trained
 
 
-def _step(training: Training, guards: list[gradguard.Guard | None], step: int, trained: Trained) -> float:
+def _step(
+    training: Training,
+    guards: list[gradguard.Guard | None],
+    recorders: list[Recorder | None],
+    step: int,
+    trained: Trained,
+) -> float:
     losses: list[Tensor] = []
-    for turn, guard in zip(training.turns, guards, strict=True):
+    for turn, guard, recorder in zip(training.turns, guards, recorders, strict=True):
 
-        def observe(loss: Tensor, guard: gradguard.Guard | None = guard) -> None:
+        def observe(loss: Tensor, observers: tuple[gradguard.Guard | Recorder | None, ...] = (guard, recorder)) -> None:
             losses.append(loss.detach())
-            if guard is not None:
-                guard.observe(loss)
+            for observer in observers:
+                if observer is not None:
+                    observer.observe(loss)
 
         try:
             turn.run(step, observe)
