@@ -6,6 +6,7 @@ float32 numpy arrays.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from gradguard.stats import FloatArray
 
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
+FEW = 64  # norms, up to which Python's own arithmetic takes less time than three calls of numpy
 _WIDE = (torch.float32, torch.float64)
 
 
@@ -75,6 +77,20 @@ def device_norms(grads: Sequence[Tensor]) -> list[tuple[list[int], Tensor]]:
         norms = torch.stack(torch._foreach_norm(members, 2, dtype=dtype if dtype in _WIDE else torch.float32))
         found.append((where, norms if layout is None else norms_over_ranks(norms, layout)))
     return found
+
+
+def sum_up(norms: FloatArray) -> tuple[float, bool]:
+    """Return the L2 norm of (P,) norms, in float64, and whether all of them are above 0.
+
+    Example:
+        >>> sum_up(np.array([3.0, 4.0], dtype=np.float32))
+        (5.0, True)
+    """
+    if len(norms) <= FEW:
+        values = norms.tolist()
+        return math.hypot(*values), min(values, default=0.0) > 0.0
+    wide = norms.astype(np.float64)
+    return math.sqrt(float(wide.dot(wide))), bool(np.count_nonzero(norms) == len(norms))
 
 
 def whole(grad: Tensor) -> Tensor:

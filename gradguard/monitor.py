@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradguard.finite_check import FiniteCheck, Looked
-from gradguard.functional import FLOAT32_MAX, device_norms, exact_norm, grad_norms, nonfinite_tensors
+from gradguard.functional import FLOAT32_MAX, device_norms, exact_norm, grad_norms, nonfinite_tensors, sum_up
 from gradguard.mean_loss import mean_loss
 from gradguard.parameter_names import clean_name, named_parameters, wrappers_of
 from gradguard.policy.patterns import select
@@ -27,7 +27,6 @@ from gradguard.transfer import Transfer
 
 FLOAT64_MAX = float(np.finfo(np.float64).max)
 DOUBLE = (torch.float64, torch.complex128)
-FEW = 64  # parameters, up to which Python's own arithmetic takes less time than three calls of numpy
 LARGEST_SQUARABLE = math.sqrt(FLOAT32_MAX)
 
 
@@ -287,15 +286,6 @@ class Monitor:
     def nonfinite_parameters(self) -> tuple[str, ...]:
         """Return the names of monitored parameters that hold NaN or infinite entries."""
         return tuple(self.table.names[i] for i in nonfinite_tensors([param.detach() for param in self.params]))
-
-
-def sum_up(norms: FloatArray) -> tuple[float, bool]:
-    """Return the L2 norm of norms, in float64, and whether all of them are above 0; without arrays if they are few."""
-    if len(norms) <= FEW:
-        values = norms.tolist()
-        return math.hypot(*values), min(values, default=0.0) > 0.0
-    wide = norms.astype(np.float64)
-    return math.sqrt(float(wide.dot(wide))), bool(np.count_nonzero(norms) == len(norms))
 
 
 def _numpy(values: Tensor) -> FloatArray:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gradguard.functional import FLOAT32_MAX
+from gradguard.functional import FEW, FLOAT32_MAX, sum_up
 from gradguard.mean_loss import mean_loss
-from gradguard.monitor import FEW, sum_up
 from gradguard.stats import FloatArray
 
 

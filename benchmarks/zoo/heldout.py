@@ -80,6 +80,6 @@ def by_hand(
                 clip_grad_norm_(training.model.parameters(), clip)
             optimizer.step()
 
-        return Training(training.model, [Turn(optimizer, run)], training.evaluate, training.accuracies)
+        return Training(training.model, [Turn(optimizer, run)], training.evaluate, accuracies=training.accuracies)
 
     return changed

@@ -14,6 +14,7 @@ from gradguard.contracts import DIAGNOSES, Diagnosis
 from gradguard.records import Finding, Severity
 from gradguard.running import MAD_TO_SIGMA
 from gradguard.stats import ParameterTable, StepStats
+from gradguard.trigger import Calm
 
 
 NUM_FIRST = 20  # losses whose mean is the start as well: two tasks in turn have two levels
@@ -70,6 +71,9 @@ class Oscillation(Diagnosis[OscillationState]):
 
     def init(self, table: ParameterTable, rows: Sequence[int]) -> OscillationState:
         return OscillationState()
+
+    def calm(self, state: OscillationState, stats: StepStats) -> Calm | None:
+        return Calm(NUM_LOSSES - len(state.losses) - 1) if stats.has_loss else Calm()
 
     def update(self, state: OscillationState, stats: StepStats) -> tuple[OscillationState, Finding | None]:
         finding = None

@@ -15,6 +15,7 @@ from gradguard.rank_test import rank_p_value
 from gradguard.records import Finding, Severity
 from gradguard.running import MAD_TO_SIGMA
 from gradguard.stats import ParameterTable, StepStats
+from gradguard.trigger import Calm
 
 
 BUCKET = 10  # losses whose median is one point of the curve
@@ -104,6 +105,9 @@ class Plateau(Diagnosis[PlateauState]):
 
     def init(self, table: ParameterTable, rows: Sequence[int]) -> PlateauState:
         return PlateauState()
+
+    def calm(self, state: PlateauState, stats: StepStats) -> Calm | None:
+        return Calm(state.size - len(state.recent) - 1) if stats.has_loss else Calm()
 
     def update(self, state: PlateauState, stats: StepStats) -> tuple[PlateauState, Finding | None]:
         if stats.activations is not None and stats.activations.output is not None:

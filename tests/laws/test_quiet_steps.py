@@ -106,7 +106,7 @@ def test_most_steps_of_a_healthy_run_are_only_noted_and_all_are_written(num_tens
     same(*runs)
     for run in runs:
         run.guard.close()
-    assert runs[0].num_noted > 120
+    assert runs[0].num_noted > 100
     noted, whole = (gradguard.read_run(tmp_path / name).statistics for name in ("True", "False"))
     assert len(noted["step"]) == 210
     for name in noted:
