@@ -180,7 +180,7 @@ class Judgement:
                 self._initial_loss = median(self._first_losses)
 
     def forget(self) -> None:
-        """Start the rolling statistics and the diagnoses afresh."""
+        """Start the rolling statistics and the diagnoses afresh; the story goes on."""
         for window in self.windows.values():
             window.forget()
         for losses in self.losses.values():
