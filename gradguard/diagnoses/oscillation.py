@@ -73,7 +73,10 @@ class Oscillation(Diagnosis[OscillationState]):
         return OscillationState()
 
     def calm(self, state: OscillationState, stats: StepStats) -> Calm | None:
-        return Calm(NUM_LOSSES - len(state.losses) - 1) if stats.has_loss else Calm()
+        if not stats.has_loss:
+            return Calm()
+        num_judgements = max(0, CONFIRM - state.noisy - 1)  # that cannot be told yet
+        return Calm(NUM_LOSSES - len(state.losses) - 1 + STRIDE * num_judgements)
 
     def update(self, state: OscillationState, stats: StepStats) -> tuple[OscillationState, Finding | None]:
         finding = None

@@ -21,7 +21,8 @@ from gradguard.trigger import Calm
 BUCKET = 10  # losses whose median is one point of the curve
 MAX_POINTS = 256  # of the curve; then pairs of neighbours become one
 MIN_POINTS = 16  # from which it is judged
-CONFIRM = 3  # judgements in a row
+CONFIRM = 3  # judgements in a row that say stuck
+CONFIRM_FLAT = 2  # and that say flat
 NEVER_MOVED = 0.025  # distance of each fifth's median from the initial loss, as a share, of a run that never moved
 NOISE_MOVES = 3.0  # times the curve's noise, which may move them too,
 MOST_MOVED = 0.1  # up to this share
@@ -51,6 +52,7 @@ class PlateauState:
     rate: float = math.inf
     since: int = 0
     confirmed: int = 0
+    flat: int = 0
     stuck_until: int = 0
     quiet_until: int = 0
 
@@ -107,7 +109,10 @@ class Plateau(Diagnosis[PlateauState]):
         return PlateauState()
 
     def calm(self, state: PlateauState, stats: StepStats) -> Calm | None:
-        return Calm(state.size - len(state.recent) - 1) if stats.has_loss else Calm()
+        if not stats.has_loss:
+            return Calm()
+        num_points = max(0, min(CONFIRM - state.confirmed, CONFIRM_FLAT - state.flat) - 1)  # that cannot be told yet
+        return Calm(state.size * (num_points + 1) - len(state.recent) - 1)
 
     def update(self, state: PlateauState, stats: StepStats) -> tuple[PlateauState, Finding | None]:
         if stats.activations is not None and stats.activations.output is not None:
@@ -136,7 +141,7 @@ class Plateau(Diagnosis[PlateauState]):
     def _judge(self, state: PlateauState, stats: StepStats) -> Finding | None:
         points = state.points[state.since :]
         if len(points) < MIN_POINTS or not min(state.points) > 0.0 or not stats.initial_loss > 0.0:
-            state.confirmed = 0
+            state.confirmed = state.flat = 0
             return None
         third = len(points) // 3
         last, before = points[-third:], points[-2 * third : -third]
@@ -149,31 +154,31 @@ class Plateau(Diagnosis[PlateauState]):
                 return None
             state.stuck_until = 2 * state.num_losses
             return self._finding(state, stats, kind, "warn", level, gain)
-        if kind:
-            return None
-        is_flat = abs(gain) < self.improvement and level > CONVERGED * initial
-        if not is_flat or state.num_losses < state.quiet_until or rank_p_value(last, before) <= P_FLAT:
+        is_flat = not kind and abs(gain) < self.improvement and level > CONVERGED * initial
+        state.flat = state.flat + 1 if is_flat else 0
+        if state.flat < CONFIRM_FLAT or state.num_losses < state.quiet_until or rank_p_value(last, before) <= P_FLAT:
             return None
         state.quiet_until = 2 * state.num_losses
         return self._finding(state, stats, "plateau", "info", level, gain)
 
     def _stuck(self, state: PlateauState, points: list[float], level: float, gain: float, initial: float) -> str:
-        """Return how the run is stuck, "" when it is not."""
+        """Return how the run is stuck, "" when it is not; what is cheap to know comes first."""
+        is_near = max(max(state.points) - initial, initial - min(state.points)) < NOISY * initial
+        chance = math.log(state.num_outputs) if state.num_outputs > 1 else math.nan
+        is_guessing = abs(level - chance) < AT_CHANCE * chance
+        if not (is_near or is_guessing):
+            return ""
         third, fifth = len(points) // 3, len(points) // 5
         fifths = [median_low(points[start : start + fifth]) for start in range(0, len(points) - fifth + 1, fifth)]
         moved = max(abs(point - initial) for point in fifths) / initial
-        farthest = max(abs(point - initial) for point in state.points) / initial
-        noise = float(MAD_TO_SIGMA * np.median(np.abs(np.diff(points)))) / (math.sqrt(2.0) * initial)
-        still = min(max(NEVER_MOVED, NOISE_MOVES * noise), MOST_MOVED)
         is_noise = gain < NOISY_GAIN and rank_p_value(points[-third:], points[-2 * third : -third]) > P_FLAT
         if gain < self.improvement or is_noise:
-            if moved < still and farthest < NOISY:
+            noise = float(MAD_TO_SIGMA * np.median(np.abs(np.diff(points)))) / (math.sqrt(2.0) * initial)
+            if is_near and moved < min(max(NEVER_MOVED, NOISE_MOVES * noise), MOST_MOVED):
                 return "stuck at the start"
-            chance = math.log(state.num_outputs) if state.num_outputs > 1 else math.nan
-            is_at_chance = np.abs(np.array(points[-third:]) - chance) < AT_CHANCE * chance
-            if is_at_chance.all():
+            if is_guessing and all(abs(point - chance) < AT_CHANCE * chance for point in points[-third:]):
                 return "stuck at chance"
-        return "hardly moved" if len(points) >= HARDLY_POINTS and moved < HARDLY_MOVED and farthest < NOISY else ""
+        return "hardly moved" if is_near and len(points) >= HARDLY_POINTS and moved < HARDLY_MOVED else ""
 
     def _finding(
         self, state: PlateauState, stats: StepStats, kind: str, severity: Severity, level: float, gain: float
