@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 
 
+_ARE_ASLEEP = ContextVar("are_asleep", default=False)
+
+
 class InertHook:
     """Calls a function; in a copy or a pickle of the module that it is on it does nothing.
+
+    What a pickle holds in its place takes any arguments, returns None and is Python's own, so that the file loads where
+    gradguard is not installed.
 
     Example:
         >>> import copy
@@ -18,14 +26,29 @@ class InertHook:
         ('called', None)
     """
 
-    def __init__(self, function: Callable[..., Any] | None = None) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
     def __call__(self, *args: Any) -> Any:
-        """Call the function, if there is one; torch.compile meets nothing here that it would have to trace."""
-        if torch.compiler.is_compiling():
+        """Call the function; torch.compile meets nothing here that it would have to trace."""
+        if torch.compiler.is_compiling() or _ARE_ASLEEP.get():
             return None
-        return None if self._function is None else self._function(*args)
+        return self._function(*args)
 
-    def __reduce__(self) -> tuple[type[InertHook], tuple[()]]:
-        return InertHook, ()
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, str]]:
+        return getattr, (nullcontext(), "__exit__")
+
+
+@contextmanager
+def hooks_asleep() -> Iterator[None]:
+    """Let all of these hooks do nothing for a while: the forward passes are not the training's.
+
+    Example:
+        >>> with hooks_asleep():
+        ...     InertHook(print)("not printed")
+    """
+    token = _ARE_ASLEEP.set(True)
+    try:
+        yield
+    finally:
+        _ARE_ASLEEP.reset(token)

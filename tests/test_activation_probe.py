@@ -283,6 +283,7 @@ def test_a_probe_without_enough_samples_ends_after_some_passes():
 @pytest.mark.parametrize("attached", ["inner", "outer", "part"])
 def test_compiled_code_is_left_alone(backend, attached):
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     model = Functional()
     called = root = torch.compile(model, backend=backend)
     if attached == "inner":
@@ -300,7 +301,6 @@ def test_compiled_code_is_left_alone(backend, attached):
     stats = torch._dynamo.utils.counters
     assert stats["stats"]["unique_graphs"] == 1
     assert not stats["graph_break"]
-    torch._dynamo.utils.counters.clear()
     told = {
         "inner": "no forward pass of the model was seen while it was in training mode",
         "outer": "the model is compiled: what happens inside it cannot be seen",

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gradguard.inert_hook import hooks_asleep
+
 
 CONTAINERS = (list, dict, set)
 
@@ -44,11 +46,14 @@ class Remembered:
             parameter.put_back_value()
 
     def __enter__(self) -> Remembered:
+        self._sleep = hooks_asleep()
+        self._sleep.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._sleep.__exit__(None, None, None)
         self.reset_parameters()
         for parameter in self._parameters:
             parameter.put_back_rest()

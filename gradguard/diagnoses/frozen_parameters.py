@@ -14,6 +14,9 @@ from gradguard.records import MAX_NAMES, Finding, Severity
 from gradguard.stats import ParameterTable, StepStats
 
 
+NEGLIGIBLE = 1e-5  # of the global norm: below it a gradient is rounding, as that of a bias before batch normalisation
+
+
 @dataclass
 class FrozenState:
     """Probes in a row at which each was seen still: names outside of the optimizer, rows inside, and all at once.
@@ -42,10 +45,10 @@ class FrozenParameters(Diagnosis[FrozenState]):
     what = "Some parameters are never changed: no optimizer has them, their updates are lost, or no gradient comes."
     computed = (
         "At `probes` probes in a row: a parameter outside of the optimizer has a gradient and has not changed since "
-        "the guard was attached; one inside has a gradient above 0 and no entry changed, while the learning rate is "
-        "above 0; or the gradients of all are exactly 0. The latter two are only worth knowing once the loss is below "
-        "half of its start. Parameters that never got a gradient are only worth knowing: they may belong to a part "
-        "that is rarely used."
+        "the guard was attached; one inside has a gradient above 1e-5 of the global norm and no entry changed, while "
+        "the learning rate is above 0; or the gradients of all are exactly 0. The latter two are only worth knowing "
+        "once the loss is below half of its start. Parameters that never got a gradient are only worth knowing: they "
+        "may belong to a part that is rarely used."
     )
     cure = (
         "Hand all parameters to the optimizer (model.parameters()), or set requires_grad to False for those that are "
@@ -95,7 +98,8 @@ class FrozenParameters(Diagnosis[FrozenState]):
     def _count(self, state: FrozenState, stats: StepStats, updates: Updates) -> None:
         """Count one more probe for whatever is still, and forget what moves."""
         state.untrained = {name: state.untrained.get(name, 0) + 1 for name in updates.untrained}
-        unmoved = [row for row in updates.unmoved if row in state.rows] if updates.lr > 0.0 else []
+        told = [row for row in updates.unmoved if row in state.rows] if updates.lr > 0.0 else []
+        unmoved = [row for row in told if float(stats.norms[row]) > NEGLIGIBLE * stats.global_norm]
         state.unmoved = {row: state.unmoved.get(row, 0) + 1 for row in unmoved}
         unreached = [row for row in updates.without_gradient if row in state.rows]
         state.unreached = {row: state.unreached.get(row, 0) + 1 for row in unreached}

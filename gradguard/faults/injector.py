@@ -18,6 +18,7 @@ from gradguard.errors import UsageError
 from gradguard.faults.corruption import check_dtype, corrupt_
 from gradguard.faults.fault import Fault
 from gradguard.faults.targets import check_groups, clone_floating, find_module, match_parameters
+from gradguard.inert_hook import InertHook
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Injector:
             handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
             _move(self._keep(handle), last=False)
         for name, module in {fault.module: module for fault, module in self._modules.items()}.items():
-            forward_hook = _Hook(self._batch_hook(name))
+            forward_hook = InertHook(self._batch_hook(name))
             self._keep(module.register_forward_pre_hook(forward_hook, prepend=True, with_kwargs=True))
         self._strike_weights()
 
@@ -223,19 +224,6 @@ class Injector:
             if fault.where == where
             for name, parameter in parameters.items()
         }
-
-
-class _Hook:
-    """A hook on a module; in a copy or a pickle of the module it is inert, so that a copy is never struck."""
-
-    def __init__(self, function: Callable[..., Any] | None = None) -> None:
-        self._function = function
-
-    def __call__(self, *args: Any) -> Any:
-        return None if self._function is None else self._function(*args)
-
-    def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
-        return _Hook, ()
 
 
 def _rank() -> int:

@@ -17,6 +17,11 @@ def with_bad_batches(batches, value):
     return [bad, *batches[:3], bad, *batches[3:]]
 
 
+def acted(record):
+    """Return whether a record is about a change; that the batch held NaN is told besides."""
+    return record.kind == "intervention" and record.remedy != "notify"
+
+
 @pytest.mark.parametrize("is_closure", [False, True], ids=["step()", "step(closure)"])
 def test_a_healthy_run_is_bit_identical_to_the_unguarded_one(variant, is_closure, batches, train, bits):
     is_closure |= variant.needs_closure
@@ -42,7 +47,7 @@ def test_a_run_with_skipped_batches_is_bit_identical_to_one_that_never_saw_them(
     model, optimizer = variant.build(**more)
     guard = train(model, optimizer, with_bad_batches(batches, value), is_closure=is_closure)
     assert bits(model, optimizer) == expected
-    skipped = [(record.step, record.remedy) for record in guard.records if record.kind == "intervention"]
+    skipped = [(record.step, record.remedy) for record in guard.records if acted(record)]
     assert skipped == [(0, "skip_step"), (4, "skip_step")]
 
 
@@ -54,6 +59,6 @@ def test_a_closure_hands_over_the_loss_and_its_bad_batches_leave_no_trace(varian
     model, optimizer = variant.build()
     guard = train(model, optimizer, with_bad_batches(batches, math.nan), is_closure=True)
     assert bits(model, optimizer) == expected
-    findings = [record.finding for record in guard.records if record.kind == "intervention"]
+    findings = [record.finding for record in guard.records if acted(record)]
     assert [finding.step for finding in findings] == [0, 4]
     assert all(math.isnan(finding.evidence["loss"]) for finding in findings)

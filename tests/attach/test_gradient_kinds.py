@@ -72,7 +72,7 @@ def test_the_norm_is_exact_and_measuring_writes_nothing(kinds):
         model.backward()
         optimizer.step()
         assert guard.last.global_norm == pytest.approx(exact_norm(model.dense_grads()), rel=1e-6)
-        assert not guard.last.findings
+        assert {finding.diagnosis for finding in guard.last.findings} <= {"bad_initialization"}  # weights of ones
         for kind, grad in zip(kinds, model.dense_grads(), strict=True):
             assert torch.equal(grad, KINDS[kind][1].to_dense())
 

@@ -53,7 +53,11 @@ def test_a_healthy_run_of_the_zoo_is_ready(id):
 
 
 def test_every_run_says_what_its_first_step_works_on():
-    assert [setup.id for setup in ZOO.values() if setup.group != "transient" and setup.make(0).opening is None] == []
+    assert [
+        setup.id
+        for setup in ZOO.values()
+        if setup.group in ("healthy", "failing") and not setup.id.startswith("X") and setup.make(0).opening is None
+    ] == []
 
 
 def test_the_table_counts():

@@ -164,5 +164,5 @@ def test_a_skipped_batch_leaves_no_trace(bits, setup, num_steps, bad_at, value):
         steps.insert(min(place, num_steps), (77, value))
     guarded, guard = run(setup, steps, "default", bits)
     assert guarded == expected
-    skips = [record for record in guard.records if record.kind == "intervention"]
+    skips = [record for record in guard.records if record.kind == "intervention" and record.remedy != "notify"]
     assert [record.remedy for record in skips] == ["skip_step"] * len(bad_at)
