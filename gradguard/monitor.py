@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradguard.finite_check import FiniteCheck, Looked
+from gradguard.flat_norms import FlatNorms
 from gradguard.functional import FLOAT32_MAX, device_norms, exact_norm, grad_norms, nonfinite_tensors, sum_up
 from gradguard.mean_loss import mean_loss
 from gradguard.parameter_names import clean_name, named_parameters, wrappers_of
@@ -65,6 +66,9 @@ class Monitor:
 
     def has_new_layout(self) -> bool:
         """Return whether param groups were added since the layout was read."""
+        groups = self.optimizer.param_groups
+        if len(groups) == 1 == len(self._signature):
+            return len(groups[0]["params"]) != self._signature[0]
         return self.layout_signature() != self._signature
 
     def read_layout(self) -> None:
@@ -95,6 +99,7 @@ class Monitor:
         self._device = self.params[0].device if self.params else torch.device("cpu")
         self.packs_loss = self.packs_loss or self._device.type != "cpu"
         self._every_row = list(range(len(members)))
+        self._flat = FlatNorms.of(self.params) if self._is_uniform else None
 
     def grads(self) -> list[Tensor | None]:
         """Return the gradient of each parameter, None where there is none."""
@@ -120,11 +125,10 @@ class Monitor:
             self._measure_any(grads, stats)
         else:
             try:
-                norms = torch._foreach_norm(grads, 2, dtype=torch.float32)  # type: ignore[arg-type]
                 if loss is None:
-                    stats.levels[1:] = _numpy(torch.stack(norms))
+                    stats.levels[1:] = _numpy(self._norms(grads))
                 else:
-                    numbers = _numpy(torch.stack([*norms, loss.reshape(())]))
+                    numbers = _numpy(torch.cat([self._norms(grads), loss.reshape(1)]))
                     stats.levels[1:] = numbers[:-1]
                     stats.loss, loss = float(numbers[-1]), None
             except (TypeError, NotImplementedError, RuntimeError):  # a None or a sparse gradient is among them
@@ -142,10 +146,15 @@ class Monitor:
         if self._is_sometimes_absent or not self._is_uniform:
             return None
         try:
-            norms = torch._foreach_norm([param.grad for param in self.params], 2, dtype=torch.float32)  # type: ignore[misc]
-        except (TypeError, NotImplementedError, RuntimeError):
+            return _numpy(self._norms([param.grad for param in self.params]))
+        except (TypeError, NotImplementedError, RuntimeError):  # as in `measure`
             return None
-        return _numpy(torch.stack(norms))
+
+    def _norms(self, grads: list[Tensor | None]) -> Tensor:
+        """Return the (P,) float32 norms of dense gradients of one kind where they are; raises if they are not."""
+        if self._flat is not None:
+            return self._flat.measure(grads)  # type: ignore[arg-type]
+        return torch.stack(torch._foreach_norm(grads, 2, dtype=torch.float32))  # type: ignore[arg-type]
 
     def _loss_to_pack(self, losses: Sequence[Any]) -> Tensor | None:
         """Return the loss that may take the norms' transfer: one float32 tensor where the gradients are."""
@@ -214,7 +223,7 @@ class Monitor:
         grads = self.grads()
         if self._is_uniform and not self._is_sometimes_absent:
             try:
-                return self._every_row, torch.stack(torch._foreach_norm(grads, 2, dtype=torch.float32))  # type: ignore[arg-type]
+                return self._every_row, self._norms(grads)
             except (TypeError, NotImplementedError, RuntimeError):  # a None or a sparse gradient is among them
                 self._is_sometimes_absent = True
         rows = [row for row, grad in enumerate(grads) if grad is not None]
@@ -254,8 +263,7 @@ class Monitor:
     def launch_probe(self) -> Callable[[StepStats], None]:
         """Start a probe; return what fills the stats once the device is done with it."""
         looked = self.finite_check.look()
-        parts = device_norms(looked.tensors)
-        transfers = [(where, Transfer({"norms": norms})) for where, norms in parts]
+        transfers = [(where, Transfer({"norms": norms})) for where, norms in device_norms(looked.tensors)]
 
         def read(stats: StepStats) -> None:
             norms = np.empty(len(looked.names), dtype=np.float32)

@@ -36,7 +36,9 @@ class Observed:
         before its backward.
         """
         items = self._items
-        if len(items) > 1:
+        if len(items) == 1:
+            return [items[0][1]], items[0][2]
+        if items:
             items = [item for item in items if item[0] == window] or items[-1:]
         return [loss for _, loss, _ in items], sum([ids for _, _, ids in items], ())
 

@@ -43,6 +43,7 @@ class Probes:
         self._next_start = 0
         self._next_updates = self._every + 1  # just after the weights' norms were sampled
         self._num_steps = 0  # since the probe of activations began
+        self._last_launch = -1
         self.notes: list[str] = []
         reads = policy.reads()
         if "activations" in reads:
@@ -71,10 +72,15 @@ class Probes:
         ]
         return min(dues, default=1 << 62)
 
-    def is_under_way(self) -> bool:
-        """Return whether a probe has begun whose numbers are not in the stats yet."""
-        is_looking = self._activations is not None and (self._activations.is_on or self._read_activations is not None)
-        return is_looking or (self._updates is not None and self._updates.is_under_way())
+    @property
+    def is_looking(self) -> bool:
+        """Whether forward passes are looked at."""
+        return self._activations is not None and self._activations.is_on
+
+    def is_waited_for(self) -> bool:
+        """Return whether the next step has numbers to be judged, or is one whose updates are looked at."""
+        is_read = self._read_activations is not None
+        return is_read or (self._updates is not None and self._updates.is_under_way())
 
     def pass_by(self, lr: float) -> None:
         """Note a step with which nothing was under way."""
@@ -94,16 +100,22 @@ class Probes:
         if self._updates is not None:
             self._isolate("update", self._updates.read_layout)
 
-    def launch(self, step: int) -> None:
-        """End the probe of activations if it has what it needs; nobody waits for its numbers yet."""
+    def launch(self, step: int) -> bool:
+        """End the probe of activations if it has what it needs; nobody waits for its numbers yet.
+
+        Returns:
+            Whether there are numbers to be judged.
+        """
         probe = self._activations
-        if probe is None or not probe.is_on:
-            return
+        if probe is None or not probe.is_on or step == self._last_launch:
+            return self._read_activations is not None
+        self._last_launch = step
         self._num_steps += 1
         if probe.is_complete() or self._num_steps >= MAX_PASSES:
             self._isolate("activation", self._launch)
         else:
             self._isolate("activation", probe.step_taken)
+        return self._read_activations is not None
 
     def _launch(self) -> None:
         if self._activations is not None:
@@ -190,6 +202,7 @@ class Probes:
         """Go on from a saved state."""
         self._next_updates = state["next_updates"]
         self._next_start, self._num_steps = state["next_start"], state["num_steps"]
+        self._last_launch = -1
         self._read_activations = None
         if self._activations is not None and state["activations"] is not None:
             self._activations.load_state_dict(state["activations"])

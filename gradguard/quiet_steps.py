@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import gt
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,12 +24,7 @@ if TYPE_CHECKING:
     from gradguard.pipeline import Pipeline
 
 
-class _Noted(NamedTuple):
-    step: int
-    loss: float
-    lr: float
-    norms: FloatArray
-    global_norm: float
+_Noted = tuple[int, float, float, FloatArray, float]  # step, loss, lr, norms, global norm
 
 
 class QuietSteps:
@@ -63,7 +58,7 @@ class QuietSteps:
         probes, next_due = pipeline.probes, pipeline.gradient_probe.next_step
         if probes is not None:
             next_due = min(next_due, probes.next_due)
-            if probes.is_under_way():
+            if probes.is_waited_for():
                 return
         calm = pipeline.judgement.calm(stats)
         if calm is None:
@@ -88,6 +83,9 @@ class QuietSteps:
         monitor = pipeline.monitor
         if pipeline.watch.is_stale or hasattr(monitor.optimizer, "grad_scale") or monitor.has_new_layout():
             return False
+        probes = pipeline.probes
+        if probes is not None and probes.is_looking and probes.launch(pipeline.step):
+            return False
         loss = mean_loss(losses) if losses else math.nan
         if self._has_loss is not bool(losses) or (losses and not self._loss_above < loss <= self._loss_most):
             return False
@@ -95,16 +93,17 @@ class QuietSteps:
         if norms is None:
             return False
         lr = pipeline.lr()
-        total, is_plain = sum_up(norms)
-        if not (is_plain and total <= self._limit and lr * total <= self._reach and total < math.inf):
-            return False
         limits = self._limits
-        if limits.__class__ is list:
-            if any(map(gt, norms.tolist(), limits)):
-                return False
-        elif limits is not None and np.count_nonzero(norms > limits):
+        if len(norms) <= FEW:
+            values = norms.tolist()
+            total, is_plain = math.hypot(*values), min(values, default=0.0) > 0.0
+            is_within = limits is None or not any(map(gt, values, limits))
+        else:
+            total, is_plain = sum_up(norms)
+            is_within = limits is None or not np.count_nonzero(norms > limits)
+        if not (is_plain and is_within and total <= self._limit and lr * total <= self._reach and total < math.inf):
             return False
-        self._noted.append(_Noted(pipeline.step, loss, lr, norms, total))
+        self._noted.append((pipeline.step, loss, lr, norms, total))
         self.left -= 1
         self.is_last = True
         return True
@@ -115,10 +114,9 @@ class QuietSteps:
             return
         noted, self._noted = self._noted, []
         pipeline, stats = self._pipeline, self._pipeline.stats
-        for step in noted:
-            stats.step, stats.loss, stats.lr, stats.global_norm = step.step, step.loss, step.lr, step.global_norm
-            stats.norms[:] = step.norms
-            stats.levels[0] = min(step.global_norm, FLOAT32_MAX)
+        for stats.step, stats.loss, stats.lr, norms, stats.global_norm in noted:
+            stats.norms[:] = norms
+            stats.levels[0] = min(stats.global_norm, FLOAT32_MAX)
             pipeline.judgement.pass_by(stats)
             if pipeline.probes is not None:
                 pipeline.probes.pass_by(stats.lr)

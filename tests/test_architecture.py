@@ -61,6 +61,7 @@ FLOORS = (
         "entry_sample",
         "wide_moments",
         "flat_moments",
+        "flat_norms",
         "checklist.finding",
         "inert_hook",
         "unit_sample",

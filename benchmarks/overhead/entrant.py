@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from benchmarks.overhead.contenders import Contender, Setting
 from benchmarks.overhead.samples import NOTED, PLAIN, PROBE, SNAPSHOT, Periodic, Samples
 from benchmarks.overhead.workloads import Batch
+from gradguard.guard import Guard
 
 
 HELD_STEPS = 12  # after which windows are allocated and a second snapshot waits for its confirmation
@@ -65,13 +66,14 @@ class Entrant:
         guard, step = self.running.guard, self.running.step
         snapshots = guard.snapshots if guard is not None else None
         due = snapshots.next_step if snapshots is not None else 0
+        is_probed = guard is not None and _is_probed(guard)
         start = time.perf_counter()
         loss = self.backward(batch)
         middle = time.perf_counter()
         step(loss)
         end = time.perf_counter()
         kinds = []
-        if guard is not None and (guard.step - 1) % guard.policy.monitor.probe_every == 0:
+        if guard is not None and (is_probed or (guard.step - 1) % guard.policy.monitor.probe_every == 0):
             kinds.append(PROBE)
         if snapshots is not None and snapshots.next_step != due:
             kinds.append(SNAPSHOT)
@@ -98,6 +100,12 @@ class Entrant:
         """Return why the guard took no snapshot, "" when it did or when there is none to take."""
         guard = self.running.guard
         return guard.snapshots.refusal if guard is not None and guard.snapshots is not None else ""
+
+
+def _is_probed(guard: Guard) -> bool:
+    """Return whether forward pass or step are looked at beyond the gradients, this time."""
+    probes = guard._pipeline.probes
+    return probes is not None and (probes.is_looking or probes.is_waited_for())
 
 
 class _Held:

@@ -12,17 +12,18 @@ from torch.optim import Optimizer
 from gradguard.errors import did_you_mean
 
 
-TINY = 1e-7  # a learning rate at which gradients stay what they are for as long as it takes
+GENTLE = 3e-5  # learning rates at which a healthy run learns, and gradients stay nearly what they are for as long as it
+STEEP = 1e-3  # takes: for optimizers that normalise the gradient, and for those that do not
 
 Build = Callable[[Iterable[Tensor]], Optimizer]
 
 OPTIMIZERS: dict[str, Build] = {
-    "adamw-plain": partial(torch.optim.AdamW, lr=TINY, foreach=False),
-    "adamw-foreach": partial(torch.optim.AdamW, lr=TINY, foreach=True),
-    "adamw-fused": partial(torch.optim.AdamW, lr=TINY, fused=True),
-    "sgd-plain": partial(torch.optim.SGD, lr=TINY, momentum=0.9, foreach=False),
-    "sgd-foreach": partial(torch.optim.SGD, lr=TINY, momentum=0.9, foreach=True),
-    "sgd-fused": partial(torch.optim.SGD, lr=TINY, momentum=0.9, fused=True),
+    "adamw-plain": partial(torch.optim.AdamW, lr=GENTLE, foreach=False),
+    "adamw-foreach": partial(torch.optim.AdamW, lr=GENTLE, foreach=True),
+    "adamw-fused": partial(torch.optim.AdamW, lr=GENTLE, fused=True),
+    "sgd-plain": partial(torch.optim.SGD, lr=STEEP, momentum=0.9, foreach=False),
+    "sgd-foreach": partial(torch.optim.SGD, lr=STEEP, momentum=0.9, foreach=True),
+    "sgd-fused": partial(torch.optim.SGD, lr=STEEP, momentum=0.9, fused=True),
 }
 
 

@@ -58,7 +58,7 @@ class Timing:
         step_ratio: step divided by the step of the `clip_grad_norm_` that it stands against.
         mean_overhead: mean of all rounds, probes and snapshots as they came, less the bare mean.
         amortised: overhead with probes and snapshots spread over the steps between them; None where none was seen.
-        probe: what a step with a probe takes longer; None where none was seen.
+        probe: what a probe takes, in all of the steps that it needs and their forward passes; None where none was seen.
         snapshot: what a step with a snapshot takes longer; None where none was seen.
         backward: median of zero_grad, forward and backward.
     """
@@ -112,7 +112,9 @@ def compare(
         overhead, anchor = overheads(name), overheads(against[name])
         is_seen, is_sure = anchor[0] > 0, bool(np.all(anchor > 0))
         step, other = (float(own[each].center(False, rows[:1])[0]) for each in (name, against[name]))
-        probe, snapshot = (own[name].extra(kind, step) for kind in (PROBE, SNAPSHOT))
+        due = (periodic or {}).get(name)
+        probe = own[name].of_a_probe(step, due.probe_every) if due is not None else None
+        snapshot = own[name].extra(SNAPSHOT, step)
         return Timing(
             step=step,
             overhead=float(overhead[0]),
@@ -121,7 +123,7 @@ def compare(
             ratio_interval=_interval(overhead[1:] / anchor[1:]) if is_sure else None,
             step_ratio=step / other,
             mean_overhead=float(np.mean(own[name].times(is_whole) - own["bare"].times(is_whole))),
-            amortised=_amortised(float(overhead[0]), probe, snapshot, (periodic or {}).get(name)),
+            amortised=_amortised(float(overhead[0]), probe, snapshot, due),
             probe=probe,
             snapshot=snapshot,
             backward=float(np.median(own[name].backward)),
@@ -149,6 +151,14 @@ class _Own:
             share = float(np.mean(is_kind[rows[0]]))
             total += share * np.nanmedian(np.where(is_kind, times, np.nan)[rows], axis=1)
         return total
+
+    def of_a_probe(self, plain: float, probe_every: int) -> float | None:
+        """Return what one probe takes beside plain steps, forward passes included; None when there was none."""
+        is_probed = self.kinds == PROBE
+        if not is_probed.any():
+            return None
+        extra = self.times(True)[is_probed] - (plain + float(np.median(self.backward[~is_probed])))
+        return float(extra.sum()) / max(1.0, len(self.kinds) / probe_every)
 
     def extra(self, kind: str, plain: float) -> float | None:
         """Return what a step of this kind takes longer than a plain one; None when there was none."""

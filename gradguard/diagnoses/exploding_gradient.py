@@ -21,7 +21,7 @@ from gradguard.trigger import Calm, Trigger
 
 EARLY = 5  # steps from which an extreme global norm is believed although the window is still short
 MIN_DEVIATION = 0.1  # floor of the deviation in ln units: a calm window must not make 10 % look like an outlier
-CALM_STEPS = 12  # for which norms should be bounded beforehand, where that is cheap
+CALM_STEPS = 19  # for which norms should be bounded beforehand, where that is cheap
 HOPELESS = 10.0  # times max_update, from which no growth is needed in a model of several layers
 HABIT = 1.5  # over the largest norm but for outliers: what was there four times in a window is a habit
 GROWTH = 10.0  # over the step before, from which an update larger than the weights is a run that runs away

@@ -78,6 +78,13 @@ class Oscillation(Diagnosis[OscillationState]):
         num_judgements = max(0, CONFIRM - state.noisy - 1)  # that cannot be told yet
         return Calm(NUM_LOSSES - len(state.losses) - 1 + STRIDE * num_judgements)
 
+    def pass_by(self, state: OscillationState, stats: StepStats) -> OscillationState:
+        if len(state.losses) + 1 >= NUM_LOSSES:
+            return self.update(state, stats)[0]
+        if stats.has_loss:
+            state.losses.append(stats.loss)
+        return state
+
     def update(self, state: OscillationState, stats: StepStats) -> tuple[OscillationState, Finding | None]:
         finding = None
         if stats.updates is not None and math.isfinite(stats.updates.cosine):

@@ -114,6 +114,14 @@ class Plateau(Diagnosis[PlateauState]):
         num_points = max(0, min(CONFIRM - state.confirmed, CONFIRM_FLAT - state.flat) - 1)  # that cannot be told yet
         return Calm(state.size * (num_points + 1) - len(state.recent) - 1)
 
+    def pass_by(self, state: PlateauState, stats: StepStats) -> PlateauState:
+        if len(state.recent) + 1 >= state.size:
+            return self.update(state, stats)[0]
+        if stats.has_loss:
+            state.num_losses += 1
+            state.recent.append(stats.loss)
+        return state
+
     def update(self, state: PlateauState, stats: StepStats) -> tuple[PlateauState, Finding | None]:
         if stats.activations is not None and stats.activations.output is not None:
             state.num_outputs = stats.activations.output.num_units
