@@ -33,6 +33,7 @@ class Entry:
         self.rows = rows
         self.rules: list[tuple[int, Rule]] = []
         self.update = diagnosis.update
+        self.pass_by = diagnosis.pass_by
         self.state = diagnosis.init(table, rows)
 
 
@@ -147,7 +148,7 @@ class Judgement:
         stats.windows, stats.losses = self.windows, self.losses
         for entry in self._watchful:
             try:
-                entry.state = entry.diagnosis.pass_by(entry.state, stats)
+                entry.state = entry.pass_by(entry.state, stats)
             except Exception as error:  # as in `judge`
                 self._switch_off(entry, error)
 

@@ -63,7 +63,7 @@ class Arena:
             first = model(*self.batches[0])
             first.backward()
             loss = first.item()
-        return Entrant(contender, self._setting(model, place), loss, settle)
+        return Entrant(contender, self._setting(model, place), loss, settle, self.batches)
 
     def _setting(self, model: nn.Module, place: Path) -> Setting:
         params = list(model.parameters())

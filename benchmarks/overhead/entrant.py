@@ -27,10 +27,14 @@ class Entrant:
         setting: what it is given; gradients are there.
         loss: that belongs to these gradients.
         settle: steps of a guard before its steps count.
+        batches: that these steps are about; where there are none, the gradients stay what they are.
     """
 
-    def __init__(self, contender: Contender, setting: Setting, loss: float, settle: int) -> None:
+    def __init__(
+        self, contender: Contender, setting: Setting, loss: float, settle: int, batches: Sequence[Batch] = ()
+    ) -> None:
         self.contender = contender
+        self._batches = batches
         self.setting = setting
         self.samples = Samples()
         self._loss = loss
@@ -51,15 +55,15 @@ class Entrant:
         return loss.detach()
 
     def _settle(self, steps: int) -> None:
-        """Fill a guard's rolling windows, with the same gradients at every step."""
+        """Fill a guard's rolling windows."""
         if self.running.guard is None or steps <= 0:
             return
         gradients = [param.grad for param in self.setting.params if param.grad is not None]
-        source = [gradient.clone() for gradient in gradients]
-        loss = torch.tensor(self._loss)
-        for _ in range(steps):
-            self.running.step(loss)
-            torch._foreach_copy_(gradients, source)
+        source = [] if self._batches else [gradient.clone() for gradient in gradients]
+        for step in range(steps):
+            self.running.step(self.backward(self._batches[step % len(self._batches)] if self._batches else None))
+            if source:
+                torch._foreach_copy_(gradients, source)
 
     def take_turn(self, batch: Batch | None) -> None:
         """Take one step and note what it took."""

@@ -157,7 +157,8 @@ class _Own:
         is_probed = self.kinds == PROBE
         if not is_probed.any():
             return None
-        extra = self.times(True)[is_probed] - (plain + float(np.median(self.backward[~is_probed])))
+        others = self.backward[~is_probed] if not is_probed.all() else self.backward
+        extra = self.times(True)[is_probed] - (plain + float(np.median(others)))
         return float(extra.sum()) / max(1.0, len(self.kinds) / probe_every)
 
     def extra(self, kind: str, plain: float) -> float | None:
