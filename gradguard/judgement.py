@@ -59,7 +59,8 @@ class Judgement:
         self.table = table
         self.rows_of: dict[str, tuple[int, ...] | None] = {}
         self.entries: list[Entry] = []
-        shared: dict[tuple[str, str, tuple[int, ...]], Entry] = {}
+        shared: dict[tuple[str, str, tuple[int, ...] | None], Entry] = {}
+        everything = tuple(range(len(table)))
         sizes: set[int] = set()
         loss_sizes = {horizon}
         for index, rule in enumerate(policy.rules):
@@ -71,10 +72,9 @@ class Judgement:
                 continue
             sizes.update(rule.when.windows())
             loss_sizes.update(rule.when.loss_windows())
-            looked_at = tuple(range(len(table))) if rows is None else rows
-            key = (rule.when.name, rule.when.model_dump_json(), looked_at)
+            key = (rule.when.name, rule.when.model_dump_json(), None if rows == everything else rows)
             if key not in shared:
-                shared[key] = Entry(rule.when, looked_at, table)
+                shared[key] = Entry(rule.when, everything if rows is None else rows, table)
                 self.entries.append(shared[key])
             shared[key].rules.append((index, rule))
         self.windows = {size: NormWindow(len(table) + 1, size) for size in sorted(sizes)}

@@ -14,14 +14,14 @@ from gradguard.sharded import is_sharded
 from gradguard.stats import FloatArray
 
 
-MAX_COLUMNS = 256  # of a row that are looked at, evenly: rows that are equal are so in any
+MOST = 256  # rows and columns that are looked at, evenly: rows that are equal are so in any of them
 
 
 @torch.no_grad()
 def row_spreads(params: Sequence[Tensor]) -> FloatArray:
     """Return how far the rows of each parameter are from their mean row, with one transfer a device.
 
-    The root mean square distance from the mean row over that of the entries, over up to `MAX_COLUMNS` columns: 0 when
+    The root mean square distance from the mean row over that of the entries, over up to 256 rows and columns: 0 when
     all rows are equal, 1 when they have nothing in common. NaN when all entries are 0, and for what has fewer than two
     dimensions or two rows, is no dense floating tensor or lies on several ranks.
 
@@ -36,27 +36,31 @@ def row_spreads(params: Sequence[Tensor]) -> FloatArray:
         [0.0, 1.0, nan]
     """
     spreads: FloatArray = np.full(len(params), math.nan, dtype=np.float32)
-    found: dict[torch.device, list[tuple[int, Tensor]]] = defaultdict(list)
+    alike: dict[tuple[torch.device, torch.dtype, torch.Size], list[int]] = defaultdict(list)
     for row, param in enumerate(params):
         if is_readable(param):
-            columns = param.detach().flatten(1)
-            columns = columns[:, :: -(-columns.shape[1] // MAX_COLUMNS)].float()
-            distance = columns.var(0, unbiased=False).mean().sqrt()
-            found[param.device].append((row, distance / columns.square().mean().sqrt()))
+            alike[param.device, param.dtype, param.shape].append(row)
+    found: dict[torch.device, list[tuple[list[int], Tensor]]] = defaultdict(list)
+    for (device, _, shape), rows in alike.items():
+        strides = -(-shape[0] // MOST), -(-math.prod(shape[1:]) // MOST)
+        some = torch.stack([params[row].detach().flatten(1)[:: strides[0], :: strides[1]] for row in rows]).float()
+        distance = some.var(1, unbiased=False).mean(1).sqrt()
+        found[device].append((rows, distance / some.square().mean((1, 2)).sqrt()))
     for measured in found.values():
-        spreads[[row for row, _ in measured]] = torch.stack([value for _, value in measured]).cpu().numpy()
+        rows = [row for some, _ in measured for row in some]
+        spreads[rows] = torch.cat([values for _, values in measured]).cpu().numpy()
     return spreads
 
 
 def is_readable(param: Tensor) -> bool:
     """Return whether a parameter has rows to compare, here."""
     return (
-        param.is_floating_point()
+        param.ndim >= 2
+        and param.is_floating_point()
         and param.layout == torch.strided
         and param.device.type != "meta"
         and not isinstance(param, torch.nn.UninitializedParameter)
         and not is_sharded(param)
-        and param.ndim >= 2
         and param.shape[0] > 1
         and param.numel() > 0
     )
