@@ -128,3 +128,20 @@ def test_the_scale_of_the_loss_does_not_matter(seed, scale, slope):
     random = np.random.default_rng(seed)
     losses = np.exp(-slope * np.arange(160)) * np.exp(0.02 * random.standard_normal(160))
     assert told(scale * losses) == told(losses)
+
+
+@pytest.mark.parametrize("spike", [4.0, math.nan, math.inf])
+def test_neither_a_spike_nor_a_nan_hides_progress(spike):
+    """The recent trend is judged, not the distance from the best so far, which a jump upwards makes useless."""
+    losses = [2.0 * 0.99**step for step in range(300)]
+    jumped = [*losses[:60], *(loss + 1.5 if math.isfinite(spike) else loss for loss in losses[60:])]
+    jumped[60] = spike
+    assert told(losses) == []
+    assert not [severity for severity, _ in told(jumped) if severity != "info"]
+
+
+@pytest.mark.parametrize("bad", [math.nan, 50.0])
+def test_neither_a_spike_nor_a_nan_hides_a_loss_that_is_stuck(bad):
+    losses = flat(300)
+    losses[[40, 120]] = bad
+    assert ("warn", "stuck at the start") in told(losses)
