@@ -1,141 +1,42 @@
-"""The per-step statistics of a run as numpy arrays, mapped from disk and joined only when asked for."""
+"""The per-step statistics of a run as numpy arrays."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gradguard.audit.chunks import Chunk, ChunkColumns, open_chunks
 from gradguard.audit.problem import Problem
+from gradguard.record.directory import STATISTICS_FOLDER
 from gradguard.record.statistics import SCALARS, row_dtype
 from gradguard.stats import ABSENT
 
 
-class Chunk(NamedTuple):
-    """One file of rows.
-
-    Attributes:
-        file: name below the run directory.
-        parameters: names of the columns of `norms`.
-        rows: structured array over the steps, mapped from the file.
-        num_spare_bytes: what is left of a row that was not written to its end.
-    """
-
-    file: str
-    parameters: list[str]
-    rows: npt.NDArray[np.void]
-    num_spare_bytes: int
-
-
-class Columns(Mapping[str, npt.NDArray[Any]]):
+class Columns(ChunkColumns):
     """Arrays over the S recorded steps by name; each is joined from the chunks at its first use.
 
     "step" int64, "loss", "lr", "global_norm" float64, "lr_factor", "clip_coef", "loss_scale" float32 and "flags" uint32
     are (S,); "norms" is (S, P) float32, -1 where a parameter had no gradient or was not there yet.
-
-    Args:
-        chunks: in order.
-        parameters: names of the P columns of "norms"; those of every chunk are among them.
     """
 
-    def __init__(self, chunks: Sequence[Chunk], parameters: Sequence[str]) -> None:
-        self.parameters = list(parameters)
-        self.num_steps = sum(len(chunk.rows) for chunk in chunks)
-        self._chunks = chunks
-        self._cache: dict[str, npt.NDArray[Any]] = {}
+    names = (*(name for name, _ in SCALARS), "norms")
 
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        if name not in self._cache:
-            self._cache[name] = self.norms_between(0, self.num_steps) if name == "norms" else self._scalars(name)
-        return self._cache[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([*(name for name, _ in SCALARS), "norms"])
-
-    def __len__(self) -> int:
-        return len(SCALARS) + 1
-
-    def _scalars(self, name: str) -> npt.NDArray[Any]:
-        empty = np.empty(0, dtype=dict(SCALARS)[name])
-        return np.concatenate([empty, *(chunk.rows[name] for chunk in self._chunks)])
+    def _join(self, name: str) -> npt.NDArray[Any]:
+        return self.norms_between(0, self.num_steps) if name == "norms" else self._scalars(name, dict(SCALARS)[name])
 
     def norms_between(self, start: int, stop: int) -> npt.NDArray[np.float32]:
         """Return rows `start` to `stop` of "norms" without reading the others; (stop - start, P)."""
-        column = {name: index for index, name in enumerate(self.parameters)}
         norms = np.full((stop - start, len(self.parameters)), ABSENT, dtype=np.float32)
-        first = 0  # row of the run at which the chunk begins
-        for chunk in self._chunks:
+        for first, chunk, places in self._placed():
             low, high = max(start, first), min(stop, first + len(chunk.rows))
             if low < high:
-                part = chunk.rows["norms"][low - first : high - first]
-                places = [column[name] for name in chunk.parameters]
-                is_whole = chunk.parameters == self.parameters
-                norms[low - start : high - start, slice(None) if is_whole else places] = part
-            first += len(chunk.rows)
+                norms[low - start : high - start, places] = chunk.rows["norms"][low - first : high - first]
         return norms
 
 
-def all_parameters(layouts: Any) -> list[str]:
-    """Return the names in the layouts of `run.json`, in the order of their first appearance."""
-    try:
-        return list(dict.fromkeys(str(name) for layout in layouts for name in layout["parameters"]))
-    except (KeyError, TypeError):
-        return []
-
-
-def open_chunks(
-    folder: Path,
-    layouts: Any,
-    dtype_of: Callable[[int], np.dtype[np.void]] = row_dtype,
-    first_chunk: str = "first_chunk",
-) -> tuple[list[Chunk], list[Problem]]:
-    """Map the chunks of a run that can be read, and say what is wrong with the others.
-
-    Args:
-        folder: the folder of the chunks.
-        layouts: as in `run.json`: which parameters the columns stand for, from which chunk on.
-        dtype_of: dtype of a row about P parameters.
-        first_chunk: the key of a layout that says from which chunk on.
-    """
-    chunks: list[Chunk] = []
-    problems: list[Problem] = []
-    for path in sorted(folder.glob("*.npy")):
-        file = f"{folder.name}/{path.name}"
-        try:
-            if not re.fullmatch(r"\d{6,}\.npy", path.name):
-                raise ValueError("not the name of a chunk")
-            parameters = _parameters(layouts, int(path.stem), first_chunk)
-            chunks.append(Chunk(file, parameters, *_map_rows(path, len(parameters), dtype_of(len(parameters)))))
-        except (ValueError, OSError, KeyError, TypeError) as error:
-            problems.append(Problem(kind="statistics", file=file, message=f"cannot be read: {error}"))
-    return chunks, problems
-
-
-def _parameters(layouts: Any, index: int, first_chunk: str) -> list[str]:
-    current = [layout for layout in layouts if layout[first_chunk] <= index]
-    if not current:
-        raise ValueError("run.json does not say which parameters it holds")
-    return [str(name) for name in current[-1]["parameters"]]
-
-
-def _map_rows(path: Path, num_parameters: int, expected: np.dtype[np.void]) -> tuple[npt.NDArray[np.void], int]:
-    """Map whole rows by the size of the file, not by the header: the process may have died before the header's turn."""
-    size = path.stat().st_size
-    if size == 0:  # made, and the process ended before the first row
-        return np.empty(0, dtype=expected), 0
-    with open(path, "rb") as file:
-        version = np.lib.format.read_magic(file)
-        if version != (1, 0):
-            raise ValueError(f"format {version} of a .npy file, expected (1, 0)")
-        _, _, dtype = np.lib.format.read_array_header_1_0(file)
-        start = file.tell()
-    if dtype != expected:
-        raise ValueError(f"rows of {dtype.itemsize} bytes; {num_parameters} parameters need {expected.itemsize} bytes")
-    num_rows, num_spare_bytes = divmod(size - start, dtype.itemsize)
-    if num_rows == 0:
-        return np.empty(0, dtype=expected), num_spare_bytes
-    return np.memmap(path, dtype=dtype, mode="r", offset=start, shape=(num_rows,)), num_spare_bytes
+def open_statistics_chunks(path: Path, layouts: Any) -> tuple[list[Chunk], list[Problem]]:
+    """Map the chunks of a run directory that can be read, and say what is wrong with the others."""
+    return open_chunks(path / STATISTICS_FOLDER, layouts, row_dtype, "first_chunk")

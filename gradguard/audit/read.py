@@ -12,14 +12,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gradguard.audit.columns import Columns, all_parameters, open_chunks
+from gradguard.audit.chunks import all_parameters
+from gradguard.audit.columns import Columns, open_statistics_chunks
 from gradguard.audit.gradients import Gradients, open_gradient_chunks
 from gradguard.audit.line import NewerVersionError, read_lines
 from gradguard.audit.locate import locate, read_info, run_names
 from gradguard.audit.probes import read_probes
 from gradguard.audit.problem import Problem
 from gradguard.errors import RecordError
-from gradguard.record.directory import JOURNAL_FILE, STATISTICS_FOLDER
+from gradguard.record.directory import JOURNAL_FILE
 from gradguard.record.encode import to_json
 from gradguard.records import AnyRecord, Event, Finding, Intervention, Outcome, Withheld
 
@@ -67,7 +68,7 @@ class Run:
             for record in records
         )
         layouts = self.info.get("layouts")
-        chunks, problems = open_chunks(path / STATISTICS_FOLDER, layouts)
+        chunks, problems = open_statistics_chunks(path, layouts)
         self.problems += problems
         self._columns = Columns(chunks, all_parameters(layouts))
         chunks, problems = open_gradient_chunks(path, layouts)

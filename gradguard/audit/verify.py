@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gradguard.audit.columns import Chunk, open_chunks
+from gradguard.audit.chunks import Chunk
+from gradguard.audit.columns import open_statistics_chunks
 from gradguard.audit.gradients import open_gradient_chunks
 from gradguard.audit.line import Line, NewerVersionError, read_lines
 from gradguard.audit.locate import locate, read_info
@@ -48,7 +49,7 @@ def verify_run(path: str | os.PathLike[str], name: str | None = None) -> list[Pr
         num_resumed = sum(line.fields is not None and line.fields.get("event") == "resumed" for line in lines)
     else:
         problems.append(Problem(kind="missing", file=JOURNAL_FILE, message="the journal is missing"))
-    chunks, unread = open_chunks(folder / STATISTICS_FOLDER, info.get("layouts"))
+    chunks, unread = open_statistics_chunks(folder, info.get("layouts"))
     problems += [*unread, *_check_rows(STATISTICS_FOLDER, chunks, unread, info, "num_rows", num_resumed)]
     chunks, unread = open_gradient_chunks(folder, info.get("layouts"))
     problems += [*unread, *_check_rows(GRADIENTS_FOLDER, chunks, unread, info, "num_gradients_rows", num_resumed)]
