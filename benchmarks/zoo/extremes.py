@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from benchmarks.zoo.signals import Activation, Floats, Signals
+from gradguard.contracts import DIAGNOSES
 
 
 WINDOW, WARMUP, EARLY = 50, 20, 5
@@ -26,7 +27,7 @@ class Statistic:
         title: for pictures.
         diagnosis: that judges it.
         side: whether large or small values are alarming; the extreme of a run is the most alarming one.
-        threshold: from which it is alarming, by the design.
+        threshold: from which it is alarming: the default of the diagnosis where it has an option for that.
         scale: of an axis that shows it.
     """
 
@@ -41,22 +42,36 @@ class Statistic:
         return value > self.threshold if self.side == "high" else value < self.threshold
 
 
+def _default(diagnosis: str, option: str) -> float:
+    return float(DIAGNOSES.get(diagnosis).model_fields[option].default)
+
+
 STATISTICS = {
-    "zscore": Statistic("z of ln(gradient norm), twice in 3 steps", "exploding_gradient", "high", 6.0),
-    "ratio": Statistic("gradient norm / rolling median, twice in 3 steps", "exploding_gradient", "high", 10.0),
-    "loss": Statistic("median of 10 losses / first losses", "divergence", "high", 1.5),
-    "spread": Statistic("S: spread of |g|/|w| over the layers", "vanishing_gradient", "high", 1e3),
-    "first_to_last": Statistic("rho: |g| of the first / last layer", "vanishing_gradient", "low", 1e-2),
-    "dead": Statistic("share of dead units, worst layer", "dead_units", "high", 0.5, "linear"),
-    "saturated": Statistic("share of saturated outputs, worst layer", "saturated_units", "high", 0.5, "linear"),
-    "small_update": Statistic("|update|/|w| at full rate, median layer, lowest", "update_ratio", "low", 1e-5),
-    "large_update": Statistic("|update|/|w|, median layer, highest", "update_ratio", "high", 1e-1),
-    "update_zscore": Statistic("z of ln(update norm), twice in 3 steps", "update_spike", "high", 6.0),
-    "scatter": Statistic("scatter of 100 losses (MAD) / first losses", "oscillation", "high", 0.15),
-    "best_loss": Statistic("lowest median of 50 losses / first losses", "plateau", "high", 0.95, "linear"),
-    "output_spread": Statistic("spread of the outputs / at the start", "collapsed_output", "low", 1e-2),
-    "input_std": Statistic("spread of the inputs, too large", "bad_inputs", "high", 20.0),
-    "small_input_std": Statistic("spread of the inputs, too small", "bad_inputs", "low", 0.05),
+    name: Statistic(title, diagnosis, side, _default(diagnosis, at) if isinstance(at, str) else at, scale)  # type: ignore[arg-type]
+    for name, title, diagnosis, side, at, scale in (
+        ("zscore", "z of ln(gradient norm), twice in 3 steps", "exploding_gradient", "high", "zscore", "log"),
+        ("ratio", "gradient norm / rolling median, twice in 3 steps", "exploding_gradient", "high", "ratio", "log"),
+        ("loss", "median of 10 losses / first losses", "divergence", "high", "ratio", "log"),
+        ("spread", "S: spread of |g|/|w| over the layers", "vanishing_gradient", "high", "max_spread", "log"),
+        (
+            "first_to_last",
+            "rho: |g| of the first / last layer",
+            "vanishing_gradient",
+            "low",
+            "min_first_to_last",
+            "log",
+        ),
+        ("dead", "share of dead units, worst layer", "dead_units", "high", "share", "linear"),
+        ("saturated", "share of saturated outputs, worst layer", "saturated_units", "high", "share", "linear"),
+        ("small_update", "|update|/|w| at full rate, median layer, lowest", "update_ratio", "low", "smallest", "log"),
+        ("large_update", "|update|/|w|, median layer, highest", "update_ratio", "high", "largest", "log"),
+        ("update_zscore", "z of ln(update norm), twice in 3 steps", "update_spike", "high", "zscore", "log"),
+        ("scatter", "scatter of 100 losses (MAD) / first losses", "oscillation", "high", "noise", "log"),
+        ("best_loss", "lowest median of 50 losses / first losses", "plateau", "high", 0.95, "linear"),
+        ("output_spread", "spread of the outputs / at the start", "collapsed_output", "low", "share", "log"),
+        ("input_std", "spread of the inputs, too large", "bad_inputs", "high", "max_std", "log"),
+        ("small_input_std", "spread of the inputs, too small", "bad_inputs", "low", "min_std", "log"),
+    )
 }
 
 
