@@ -199,6 +199,6 @@ def test_what_is_not_finite_is_left_out():
 
 
 def test_every_statistic_names_its_side():
-    assert STATISTICS["ratio"].is_beyond(11)
-    assert not STATISTICS["ratio"].is_beyond(9)
+    assert STATISTICS["ratio"].is_beyond(21)
+    assert not STATISTICS["ratio"].is_beyond(19)
     assert STATISTICS["first_to_last"].is_beyond(1e-3)
