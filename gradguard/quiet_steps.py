@@ -51,7 +51,7 @@ class QuietSteps:
         self.is_last = False
         if pipeline.policy.monitor.sync != "immediate":
             return
-        if pipeline.findings or pipeline.target.effects or pipeline.routine.rules or pipeline.pace is not None:
+        if pipeline.findings or pipeline.target.effects or pipeline.pace is not None:
             return
         if pipeline.scale.is_used or pipeline.monitor.packs_loss or not (stats.is_plain and stats.is_quiet()):
             return
@@ -67,9 +67,9 @@ class QuietSteps:
         self._has_loss = stats.has_loss
         self._loss_above, self._loss_most, self._reach = calm.loss_above, calm.loss_most, calm.reach
         self._limits: Any = None
-        self._limit = math.inf
+        self._limit = pipeline.routine.idle_below(pipeline.target)
         if calm.levels is not None:
-            self._limit = float(calm.levels[0])
+            self._limit = min(self._limit, float(calm.levels[0]))
             self._limits = calm.levels[1:].tolist() if len(calm.levels) <= FEW else calm.levels[1:]
 
     def disarm(self) -> None:

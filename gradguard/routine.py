@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from gradguard.functional import clip_coefficient
@@ -48,6 +49,20 @@ class Routine:
             target.stats.put_back(measured)
         elif factor < 1.0:
             target.multiply_all(factor)
+
+    def idle_below(self, target: Target) -> float:
+        """Return the global norm up to which the rules surely change nothing, at the steps to come as well.
+
+        Infinite without rules; 0 when it is not known: a limit that follows the run, or something else than a limit.
+        """
+        lowest = math.inf
+        for rule in self.rules:
+            for remedy in rule.do:
+                limit = remedy.device_limit(target.stats, True) if rule.parameters is None else None
+                if limit is None or remedy.windows():
+                    return 0.0
+                lowest = min(lowest, limit - 2e-6 * max(limit, 1.0))  # `clip_coefficient` adds 1e-6
+        return max(lowest, 0.0)
 
     def _common_factor(self, target: Target) -> float | None:
         """Return what the rules come to if all are limits on the global norm, else None."""

@@ -178,12 +178,21 @@ def test_a_single_parameter_beyond_its_bound_goes_through_the_whole_flow() -> No
         run.guard.close()
 
 
-def test_rules_for_every_step_and_effects_that_go_on_are_never_only_noted() -> None:
-    run = Run(True, rules=({"when": "always", "do": {"clip_norm": {"max_norm": 1.0}}},))
-    for _ in range(80):
-        run.step()
-    assert run.num_noted == 0
-    run.guard.close()
+@pytest.mark.parametrize(
+    ("max_norm", "is_noted"), [(1.0, False), (1e3, True), ({"median_times": 100}, False)], ids=["due", "idle", "moving"]
+)
+def test_steps_at_which_a_rule_for_every_step_has_something_to_do_are_not_only_noted(
+    max_norm: Any, is_noted: bool
+) -> None:
+    rules = {"rules": ({"when": "always", "do": {"clip_norm": {"max_norm": max_norm}}},)}
+    runs = Run(True, **rules), Run(False, **rules)
+    for run in runs:
+        for _ in range(120):
+            run.step()
+    same(*runs)
+    assert bool(runs[0].num_noted) is is_noted
+    for run in runs:
+        run.guard.close()
 
 
 def test_a_diagnosis_whose_foresight_fails_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
