@@ -81,7 +81,7 @@ def test_an_activation_that_is_changed_in_place_is_seen_as_it_was():
 @pytest.mark.parametrize("function", [torch.relu, torch.relu_, nn.functional.relu])
 def test_a_relu_inside_forward_is_known_by_its_values(function):
     seen = probe(Functional(function), torch.randn(256, 4))
-    assert dict(zip(seen.names, seen.kinds, strict=True)) == {"second": "relu", "head": "relu"}
+    assert dict(zip(seen.names, seen.kinds, strict=True)) == {"input of second": "relu", "input of head": "relu"}
 
 
 def test_what_is_no_relu_is_called_an_input_and_not_looked_at_again():
