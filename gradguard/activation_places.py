@@ -86,6 +86,11 @@ def is_compiled(module: nn.Module) -> bool:
     return "_orig_mod" in module._modules or module._compiled_call_impl is not None
 
 
+def has_fast_path(module: nn.Module) -> bool:
+    """Return whether a hook on a module or within it changes how it computes in evaluation, by some rounding."""
+    return isinstance(module, nn.TransformerEncoderLayer)
+
+
 def has_forward(module: nn.Module) -> bool:
     """Return whether a module can be called; a ModuleDict and the like only hold others."""
     return type(module).forward is not nn.Module.forward or "forward" in vars(module)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from gradguard.activation_places import Found, Place, find_places, roots_below, roots_of
+from gradguard.activation_places import Found, Place, find_places, has_fast_path, roots_below, roots_of
 from gradguard.activation_samples import Samples
 from gradguard.inert_hook import InertHook
 from gradguard.model_boundary import input_tensors, is_readable, output_tensor
@@ -78,10 +78,13 @@ class ActivationProbe:
 
     def _descend(self) -> bool:
         """Look at the modules below the roots instead; return whether there are any."""
-        below = [root for name, module in self._roots for root in roots_below(module, name)]
+        kept = [root for root in self._roots if has_fast_path(root[1])]
+        below = [
+            root for name, module in self._roots if not has_fast_path(module) for root in roots_below(module, name)
+        ]
         if not below:
             return False
-        self._roots = below
+        self._roots = [*kept, *below]
         self._depth += 1
         return True
 
@@ -123,7 +126,7 @@ class ActivationProbe:
 
     def _hook_roots(self) -> None:
         for name, module in self._roots:
-            if _is_closed(module):
+            if _is_closed(module) or has_fast_path(module):
                 continue
             before = InertHook(lambda m, args, kwargs, name=name: self._enter(name, m, args, kwargs))
             after = InertHook(lambda m, args, output: self._exit(m, output))
@@ -248,6 +251,9 @@ class ActivationProbe:
             if found is None and _is_closed(module):
                 found = find_places(module, name)
             unseen += found.unseen if found is not None else []
+            if has_fast_path(module):
+                called = repr(name) if name else "the model"
+                unseen.append(f"{called} is called by itself and has a fast path, which hooks would close")
         if not samples.num_passes:
             unseen.append("no forward pass of the model was seen while it was in training mode")
         elif len(self._roots) > 1:

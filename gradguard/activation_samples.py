@@ -145,7 +145,7 @@ class Samples:
                 if t.kind == INPUT and row[unit.LOWEST] < 0.0
             )
             return Activations(
-                names=tuple(taken),
+                names=tuple(f"input of {name}" if t.kind == INPUT else name for name, t in taken.items()),
                 kinds=tuple(_kind(t.kind, row) for t, row in zip(taken.values(), table, strict=True)),
                 num_samples=np.array([t.num_samples for t in taken.values()], dtype=np.int64),
                 num_units=np.array([t.num_units for t in taken.values()], dtype=np.int64),

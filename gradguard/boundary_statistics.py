@@ -123,6 +123,8 @@ def _input_numbers(parts: list[Tensor]) -> Tensor:
     is_finite = values.isfinite()
     count = is_finite.sum()
     kept = torch.where(is_finite, values, 0.0)
-    mean = kept.sum() / count
-    std = (torch.where(is_finite, values - mean, 0.0).square().sum() / count).sqrt()
-    return torch.stack([mean, std, kept.abs().amax(), (values.numel() - count).to(mean)])
+    largest = kept.abs().amax()
+    unit = kept / largest.clamp_min(torch.finfo(torch.float32).tiny)  # squares of a mask's -3.4e38 would overflow
+    mean = unit.sum() / count
+    std = (torch.where(is_finite, unit - mean, 0.0).square().sum() / count).sqrt()
+    return torch.stack([mean * largest, std * largest, largest, (values.numel() - count).to(mean)])

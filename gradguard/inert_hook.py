@@ -35,6 +35,14 @@ class InertHook:
             return None
         return self._function(*args)
 
+    @property
+    def __name__(self) -> str:
+        """None, like other objects; whoever needs one compiles hooks."""
+        raise AttributeError(
+            "gradguard looks at this model's activations for the next steps, and TorchScript cannot compile its hooks; "
+            "script the model before gradguard.attach or after guard.close()"
+        )
+
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, str]]:
         return getattr, (nullcontext(), "__exit__")
 

@@ -22,6 +22,7 @@ def is_readable(value: object) -> bool:
         isinstance(value, Tensor)
         and value.is_floating_point()
         and value.layout == torch.strided
+        and not value.is_nested
         and value.device.type != "meta"
         and value.numel() > 0
         and type(value).__torch_dispatch__ is Tensor.__torch_dispatch__
@@ -44,7 +45,8 @@ def named_values(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (list, tuple)):
         parts = enumerate(value)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+        fields = [field.name for field in dataclasses.fields(value)]
+        parts = ((key, getattr(value, key)) for key in fields if hasattr(value, key))  # one may not be filled in
     else:
         yield name, value
         return

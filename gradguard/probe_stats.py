@@ -20,11 +20,11 @@ class Activations:
 
     A unit is a channel (convolutions) or a feature; a place is the output of an activation module, or the input of a
     weighted module where the activation is a function called inside `forward`. A module that is called several times in
-    a pass has a place for each of its first 4 calls: "relu", "relu (call 2)". Inputs that were once below 0 are no
-    ReLU's: they are told at the first probe and not looked at again.
+    a pass has a place for each of its first 4 calls: "relu", "relu (call 2)". An input is called "input of head".
+    Inputs that were once below 0 are no ReLU's: they are told at the first probe and not looked at again.
 
     Args:
-        names: (L,) fully qualified names of the modules.
+        names: (L,) of the places: fully qualified names of the modules.
         kinds: (L,) what kind of activation it is: "relu", "tanh", "sigmoid", "softmax", "gelu", ..., "input" for the
             input of a weighted module, "output" for the output of one.
         num_samples: (L,) samples that were seen, at least 256 where there were passes enough. All dimensions but the

@@ -3,7 +3,7 @@
 import copy
 import io
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -81,7 +81,7 @@ def test_an_activation_that_is_changed_in_place_is_seen_as_it_was():
 @pytest.mark.parametrize("function", [torch.relu, torch.relu_, nn.functional.relu])
 def test_a_relu_inside_forward_is_known_by_its_values(function):
     seen = probe(Functional(function), torch.randn(256, 4))
-    assert dict(zip(seen.names, seen.kinds, strict=True)) == {"second": "relu", "head": "relu"}
+    assert dict(zip(seen.names, seen.kinds, strict=True)) == {"input of second": "relu", "input of head": "relu"}
 
 
 def test_what_is_no_relu_is_called_an_input_and_not_looked_at_again():
@@ -223,6 +223,18 @@ def test_the_prediction_is_found_in_a_dataclass():
     assert output_tensor(Answer(torch.zeros(4, 9), torch.zeros(4, 2))).shape == (4, 2)
 
 
+@pytest.mark.filterwarnings("ignore:.*prototype:UserWarning")
+def test_nested_tensors_and_fields_that_are_not_filled_in_are_passed_over():
+    @dataclass
+    class Answer:
+        ragged: Tensor
+        found: Tensor
+        late: Tensor = field(init=False)
+
+    ragged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    assert output_tensor(Answer(ragged, torch.zeros(4, 2))).shape == (4, 2)
+
+
 def test_inputs_are_named_by_position_and_keyword():
     seen = probe(Functional(), torch.randn(8, 4), scale=torch.ones(8, 6))
     assert [(entry.name, entry.shape) for entry in seen.inputs] == [("0", (8, 4)), ("scale", (8, 6))]
@@ -326,6 +338,17 @@ def test_torchscript_is_left_alone():
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_scripting_while_hooks_are_on_says_what_to_do():
+    model = mlp(nn.ReLU())
+    looking = ActivationProbe(model, pytest.fail)
+    looking.begin()
+    with pytest.raises(AttributeError, match="script the model before"):
+        torch.jit.script(model)
+    looking.close()
+    torch.jit.script(model)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_a_trace_holds_nothing_of_the_probe():
     model = mlp(nn.ReLU())
     looking = ActivationProbe(model, pytest.fail)
@@ -390,6 +413,31 @@ def test_a_probe_that_fails_is_off_and_the_forward_goes_on():
     assert num_hooks(model) == 1
     looking.begin()
     assert num_hooks(model) == 1
+
+
+class Encoder(nn.Module):
+    """Its layers are called apart, itself never."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layers = nn.ModuleList([layer])
+
+    def forward(self):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("wrap", [lambda layer: layer, lambda layer: nn.ModuleList([layer]), Encoder])
+def test_an_encoder_layer_that_is_called_by_itself_gets_no_hook(wrap):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    looking = ActivationProbe(wrap(layer), pytest.fail)
+    looking.begin()
+    for _ in range(4):
+        layer(torch.randn(4, 3, 8)).sum().backward()
+        looking.step_taken()
+        assert num_hooks(layer) == 0
+    name = next((name for name, _ in looking._roots if name), None)
+    called = "the model" if name is None else repr(name)
+    assert f"{called} is called by itself and has a fast path, which hooks would close" in looking.launch()().unseen
 
 
 def test_the_fast_path_of_an_encoder_layer_is_not_closed():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gradguard.audit.summary import Summary
 
+TELLS = "notify"  # the remedy that changes nothing
 JUDGED_LOSSES = 50  # observed losses from which a loss that ended high is worth a word
 ENDINGS = {
     "closed": "",
@@ -64,11 +65,22 @@ def _what_happened(summary: Summary) -> str:
         if summary.mode == "observe":
             return f"Not healthy, and only watched (mode: observe): {what} in {steps}."
         return f"Not healthy, and the guard did not act: {what} in {steps}."
+    acted, told = _counts(summary, is_telling=False), _counts(summary, is_telling=True)
+    if not acted:
+        return f"Not healthy: the guard told of {_count_by_diagnosis(told)} in {steps}, and changed nothing."
+    number = sum(acted.values())
+    times = "once" if number == 1 else f"{number:,} times"
+    also = f", and told of {_count_by_diagnosis(told)}" if told else ""
+    return f"The guard stepped in {times} in {steps} ({_count_by_diagnosis(acted)}){also}."
+
+
+def _counts(summary: Summary, is_telling: bool) -> dict[str, int]:
+    """Return by diagnosis how often a remedy that only tells was carried out, or one that acts."""
     counts: dict[str, int] = {}
     for group in summary.interventions:
-        counts[group.diagnosis] = counts.get(group.diagnosis, 0) + group.count
-    times = "once" if num_actions == 1 else f"{num_actions:,} times"
-    return f"The guard stepped in {times} in {steps} ({_count_by_diagnosis(counts)})."
+        if (group.remedy == TELLS) is is_telling:
+            counts[group.diagnosis] = counts.get(group.diagnosis, 0) + group.count
+    return counts
 
 
 def _ended_high(summary: Summary) -> bool:
@@ -85,7 +97,7 @@ def _count_by_diagnosis(counts: dict[str, int]) -> str:
 
 
 def _did_it_help(summary: Summary) -> str:
-    if not summary.interventions:
+    if not _counts(summary, is_telling=False):
         return ""
     judged = {name: number for name, number in summary.outcomes.items() if name != "unknown"}
     total = sum(judged.values())

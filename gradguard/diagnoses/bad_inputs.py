@@ -21,10 +21,14 @@ SMALL_PEAK = 0.5  # largest entry, below which small inputs are not just sparse 
 
 @dataclass
 class InputState:
-    """`judged`: whether the scale of the first inputs was judged; `told`: inputs in which NaN was reported."""
+    """Whether the scale of the first inputs was judged, and what is known of NaN.
+
+    `is_hurt`: since the last probe a loss or a gradient was not finite; `told`: by severity, inputs that were reported.
+    """
 
     judged: bool = False
-    told: list[str] = field(default_factory=list)
+    is_hurt: bool = False
+    told: dict[str, list[str]] = field(default_factory=dict)
 
 
 @DIAGNOSES.register
@@ -43,8 +47,9 @@ class BadInputs(Diagnosis[InputState]):
         "Mean and standard deviation of every floating tensor that the model was called with, of the first probe. "
         "Reported when std > `max_std`, std < `min_std` with no entry above 0.5, or |mean|/std > `max_offset`. "
         "Constant tensors, tensors of two values (masks, one-hot inputs) and those with one number a sample (times, "
-        "positions) are left out. Only worth knowing when the first layers bring the scale in order. NaN is looked for "
-        "at every probe."
+        "positions) are left out. Only worth knowing when the first layers bring the scale in order. NaN and infinity "
+        "are looked for at every probe, and only worth knowing while losses and gradients stay finite: the model may "
+        "take them for missing values, or for places that a mask leaves out."
     )
     cure = (
         "Standardise the inputs (subtract the mean, divide by the standard deviation of the training data), or begin "
@@ -66,13 +71,15 @@ class BadInputs(Diagnosis[InputState]):
 
     def update(self, state: InputState, stats: StepStats) -> tuple[InputState, Finding | None]:
         seen = stats.activations
-        if seen is None or not seen.inputs:
+        is_sound = stats.finite and (not stats.has_loss or math.isfinite(stats.loss)) and stats.loss_scale == 1.0
+        state.is_hurt = state.is_hurt or not is_sound  # a GradScaler hides its steps
+        if seen is None:
             return state, None
+        is_hurt, state.is_hurt = state.is_hurt, False
         for given in seen.inputs:
-            if given.nonfinite and not _is_mask(given) and given.name not in state.told:
-                state.told.append(given.name)
-                return state, self._nonfinite(stats, given)
-        if state.judged:
+            if given.nonfinite and not _is_mask(given) and self._is_new(state, given.name, is_hurt):
+                return state, self._nonfinite(stats, given, is_hurt)
+        if state.judged or not seen.inputs:
             return state, None
         state.judged = True
         for given in seen.inputs:
@@ -108,15 +115,23 @@ class BadInputs(Diagnosis[InputState]):
             evidence={"mean": given.mean, "std": given.std, "largest": given.largest},
         )
 
-    def _nonfinite(self, stats: StepStats, given: InputStats) -> Finding:
+    def _is_new(self, state: InputState, name: str, is_hurt: bool) -> bool:
+        """Return whether an input was not reported yet with this severity or a higher one, and note that it is."""
+        if name in state.told.get("warn", ()) or (not is_hurt and name in state.told.get("info", ())):
+            return False
+        state.told.setdefault("warn" if is_hurt else "info", []).append(name)
+        return True
+
+    def _nonfinite(self, stats: StepStats, given: InputStats, is_hurt: bool) -> Finding:
+        taken = "" if is_hurt else " The loss and the gradients are finite all the same."
         return Finding(
             diagnosis=self.name,
             step=stats.step,
-            severity="warn",
+            severity="warn" if is_hurt else "info",
             statistic="NaN or infinite entries",
             value=given.nonfinite,
             threshold=0,
-            message=f"Input {given.name!r} holds {given.nonfinite} NaN or infinite entries.",
+            message=f"Input {given.name!r} holds {given.nonfinite} NaN or infinite entries.{taken}",
             advice="Look for the samples with NaN or infinite values, and drop them or fill them in.",
             evidence={"shape": str(given.shape)},
         )

@@ -79,19 +79,19 @@ class FrozenParameters(Diagnosis[FrozenState]):
         of_run: Severity = "info" if has_learned(left) or left != left else "warn"
         names = state.table.names
         if outside := [name for name, count in state.untrained.items() if count >= self.probes]:
-            message = "gets gradients but is in no optimizer: it is never trained."
+            message = ": gradients come, but no optimizer to use them."
             if finding := self._tell(state, stats, "untrained", "warn", outside, message):
                 return state, finding
         if state.without_signal >= self.probes:
-            message = "and all others have gradients of exactly 0: nothing is learnt."
+            message = " and all others have gradients of exactly 0: nothing is learnt."
             if finding := self._tell(state, stats, "without_signal", of_run, names, message):
                 return state, finding
         if still := [names[row] for row, count in state.unmoved.items() if count >= self.probes]:
-            message = "has gradients but does not move: its updates are too small for its precision."
+            message = ": gradients come, but the updates are too small for the precision of the weights."
             if finding := self._tell(state, stats, "unmoved", of_run, still, message):
                 return state, finding
         if unreached := [names[row] for row, count in state.unreached.items() if count >= self.probes]:
-            message = "has never had a gradient: the loss does not depend on it."
+            message = ": no gradient ever came. The loss does not depend on these weights, or requires_grad is False."
             return state, self._tell(state, stats, "unreached", "info", unreached, message)
         return state, None
 
@@ -125,7 +125,7 @@ class FrozenParameters(Diagnosis[FrozenState]):
             threshold=self.probes,
             parameters=tuple(fresh[:MAX_NAMES]),
             num_parameters=len(fresh),
-            message=f"{fresh[0]}{others} {message}",
+            message=f"{fresh[0]}{others}{message}",
             advice=self.cure,
             evidence={"kind": kind},
             indices=tuple(known[name] for name in fresh if name in known),

@@ -98,6 +98,15 @@ def test_the_headline_tells_what_happened_and_whether_it_helped(record):
     )
 
 
+def test_the_headline_tells_what_changed_the_run_apart_from_what_was_only_told(record):
+    told = action(4, remedy="notify")
+    assert record([(np.nan, 1.0, 0)] * 10, [told]).headline == (
+        "Not healthy: the guard told of d 1x in 10 steps, and changed nothing."
+    )
+    both = record([(np.nan, 1.0, 0)] * 10, [action(3), told, Outcome(of=0, verdict="helped")]).headline
+    assert both == "The guard stepped in once in 10 steps (d 1x), and told of d 1x. Of 1 judged, 1 helped."
+
+
 def test_the_headline_of_an_unjudged_action_says_so(record):
     assert "Whether it helped was not judged" in record((), [action(3)]).headline
 

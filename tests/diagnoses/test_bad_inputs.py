@@ -3,8 +3,11 @@
 import math
 
 import pytest
+import torch
 from feed import diagnose
 from probed import activations, given
+
+from gradguard.boundary_statistics import BoundarySamples
 
 
 def run(*inputs, probes=1, **seen):
@@ -54,15 +57,38 @@ def test_a_model_that_normalises_its_inputs_is_only_told():
     assert finding.severity == "info"
 
 
-def test_nan_is_reported_at_any_probe_once_for_each_input():
+def test_nan_that_hurts_is_reported_at_any_probe_once_for_each_input():
     feed = diagnose("bad_inputs")
     sick = given(nonfinite=3)
     assert feed.step(1.0, 1.0, activations=activations(inputs=[given()])) == []
+    assert feed.step(1.0, math.inf, activations=None) == []
     (finding,) = feed.step(1.0, 1.0, activations=activations(inputs=[sick]))
     assert (finding.severity, finding.value) == ("warn", 3)
     assert feed.step(1.0, 1.0, activations=activations(inputs=[sick])) == []
-    assert len(feed.step(1.0, 1.0, activations=activations(inputs=[given(name="1", nonfinite=1)]))) == 1
+    assert feed.step(1.0, math.inf, activations=activations(inputs=[sick])) == []
+    assert len(feed.step(1.0, math.inf, activations=activations(inputs=[given(name="1", nonfinite=1)]))) == 1
+
+
+def test_nan_that_the_model_takes_for_missing_is_only_worth_knowing_until_it_hurts():
+    feed = diagnose("bad_inputs")
+    sick = activations(inputs=[given(nonfinite=3)])
+    (finding,) = feed.step(1.0, 1.0, activations=sick)
+    assert (finding.severity, "finite all the same" in finding.message) == ("info", True)
+    assert feed.step(1.0, 1.0, activations=sick) == []
+    (finding,) = feed.step(math.nan, 1.0, activations=sick)
+    assert finding.severity == "warn"
 
 
 def test_a_mask_of_zeros_and_minus_infinity_holds_no_nan():
     assert run(given(mean=0.0, std=0.0, largest=0.0, nonfinite=99)) == []
+
+
+def test_the_numbers_of_a_mask_of_the_lowest_float_do_not_overflow():
+    samples = BoundarySamples()
+    lowest = torch.finfo(torch.float32).min
+    samples.take_inputs({"mask": torch.where(torch.arange(64).reshape(8, 8) % 3 == 0, lowest, 0.0)})
+    arrived = {name: numbers.double().numpy() for name, numbers in samples.measure().items()}
+    (mask,) = samples.input_stats(arrived)
+    assert mask.largest == -lowest
+    assert 0.0 < mask.std < mask.largest
+    assert run(mask) == []

@@ -20,7 +20,7 @@ def test_parameters_in_no_optimizer_are_reported_once_at_the_second_probe():
     assert run([outside]) == []
     (finding,) = run([outside] * 6)
     assert (finding.severity, finding.parameters, finding.indices) == ("warn", ("body.weight", "body.bias"), ())
-    assert "no optimizer" in finding.message
+    assert finding.message == "body.weight and 1 more: gradients come, but no optimizer to use them."
 
 
 def test_parameters_that_another_optimizer_trains_are_none():
@@ -51,6 +51,7 @@ def test_gradients_of_exactly_zero_everywhere_are_reported():
 def test_a_part_that_is_never_used_is_only_worth_knowing():
     (finding,) = run([updates(without_gradient=(2,))] * 6, norms=[1.0, 1.0, None])
     assert (finding.severity, finding.parameters) == ("info", ("p2",))
+    assert "requires_grad is False" in finding.message
 
 
 def test_a_frozen_backbone_is_no_run_without_a_signal():
