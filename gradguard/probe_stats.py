@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 
 FloatArray = npt.NDArray[np.float32]
+GATES = ("sigmoid", "hardsigmoid")
+GATE_SIDE = 0.45  # distance of the mean from 0.5; sigmoids that weights saturate go to both sides
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,10 @@ class Activations:
         """Return whether a place is the last one and as wide as the output: what it says is the model's answer."""
         is_last = place == len(self.names) - 1
         return is_last and self.output is not None and int(self.num_units[place]) == self.output.num_units
+
+    def is_gate(self, place: int) -> bool:
+        """Return whether a sigmoid is open, or shut, for nearly all: a gate, which is meant to start like that."""
+        return self.kinds[place] in GATES and abs(float(self.mean[place]) - 0.5) > GATE_SIDE
 
 
 @dataclass(frozen=True)

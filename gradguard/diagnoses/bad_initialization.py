@@ -106,7 +106,7 @@ class BadInitialization(Diagnosis[InitState]):
         full = [
             place
             for place in np.flatnonzero(seen.saturated > SATURATED).tolist()  # a NaN is not
-            if not seen.is_answer(place)
+            if not seen.is_answer(place) and not seen.is_gate(place)
         ]
         if full:
             names = [seen.names[place] for place in full]

@@ -69,7 +69,7 @@ class SaturatedUnits(Diagnosis[SaturatedState]):
         found = []
         for place in np.flatnonzero(seen.saturated == seen.saturated).tolist():
             name, saturated = seen.names[place], float(seen.saturated[place])
-            is_bad = saturated > self.share and not seen.is_answer(place)
+            is_bad = saturated > self.share and not seen.is_answer(place) and not seen.is_gate(place)
             state.streaks[name] = state.streaks.get(name, 0) + 1 if is_bad else 0
             if state.streaks[name] >= CONFIRM:
                 found.append((saturated, name))

@@ -91,3 +91,9 @@ def test_later_on_activations_are_no_longer_those_of_the_start():
 def test_the_scale_of_the_activations_does_not_matter():
     base = np.array([0.2**i for i in range(8)])
     assert len(places(activations(kinds=["relu"] * 8, std=1e6 * base))) == 1
+
+
+@pytest.mark.parametrize(("mean", "is_told"), [(0.997, False), (0.003, False), (0.4, True)])
+def test_a_gate_that_starts_open_or_shut_is_meant_to(mean, is_told):
+    gate = activations(kinds=["relu", "sigmoid"], saturated=[math.nan, 0.98], mean=[0.2, mean])
+    assert bool(places(gate)) is is_told

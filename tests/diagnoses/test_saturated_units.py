@@ -53,3 +53,9 @@ def test_sure_answers_are_no_fault():
 def test_the_scale_of_the_loss_does_not_matter(scale):
     assert [finding.severity for finding in run([SICK] * 4, loss=scale)] == ["warn"]
     assert [finding.severity for finding in run([SICK] * 4, loss=0.2 * scale, start=scale)] == ["info"]
+
+
+@pytest.mark.parametrize(("mean", "is_told"), [(0.997, False), (0.003, False), (0.4, True)])
+def test_a_gate_that_stands_open_or_shut_is_no_fault(mean, is_told):
+    gate = activations(kinds=["relu", "sigmoid"], saturated=[math.nan, 0.98], mean=[0.2, mean])
+    assert bool(run([gate] * 4)) is is_told
