@@ -129,7 +129,7 @@ class Updates:
         unmoved: rows of parameters that had a gradient above 0 at this step and did not change in any entry.
         untrained: names of parameters outside of the optimizer that want a gradient, have one, and have not changed
             since the guard was attached.
-        without_gradient: rows of parameters that have had no gradient at any step so far.
+        without_gradient: rows of parameters that want a gradient and have had none at any step so far.
     """
 
     update_norms: FloatArray

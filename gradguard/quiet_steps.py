@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gradguard.pipeline import Pipeline
 
 
+MAX_PAUSE = 31  # steps
 _Noted = tuple[int, float, float, FloatArray, float]  # step, loss, lr, norms, global norm
 
 
@@ -43,12 +44,17 @@ class QuietSteps:
         self._noted: list[_Noted] = []
         self.left = 0
         self.is_last = False
+        self._pause = 0  # steps to go without noting, after a step that could not be noted: doubled each time
+        self._num_paused = 0
 
     def arm(self) -> None:
         """Learn from all that the pipeline knows after a step which of the next ones may be taken in."""
         pipeline, stats = self._pipeline, self._pipeline.stats
         self.left = 0
         self.is_last = False
+        if self._num_paused < self._pause:
+            self._num_paused += 1
+            return
         if pipeline.policy.monitor.sync != "immediate":
             return
         if pipeline.findings or pipeline.target.effects or pipeline.pace is not None:
@@ -60,14 +66,14 @@ class QuietSteps:
             next_due = min(next_due, probes.next_due)
             if probes.is_waited_for():
                 return
-        calm = pipeline.judgement.calm(stats)
+        self._limit = pipeline.routine.idle_below(pipeline.target)
+        calm = pipeline.judgement.calm(stats) if stats.global_norm <= self._limit else None
         if calm is None:
             return
         self.left = min(calm.steps, next_due - pipeline.step - 1)
         self._has_loss = stats.has_loss
         self._loss_above, self._loss_most, self._reach = calm.loss_above, calm.loss_most, calm.reach
         self._limits: Any = None
-        self._limit = pipeline.routine.idle_below(pipeline.target)
         if calm.levels is not None:
             self._limit = min(self._limit, float(calm.levels[0]))
             self._limits = calm.levels[1:].tolist() if len(calm.levels) <= FEW else calm.levels[1:]
@@ -78,7 +84,14 @@ class QuietSteps:
 
     def take(self, losses: Sequence[Any]) -> bool:
         """Take the step that comes in if it is surely quiet; return whether it was."""
-        self.is_last = False
+        self.is_last = self._is_noted(losses)
+        if self.is_last:
+            self._pause = 0
+        else:
+            self._pause, self._num_paused = min(2 * self._pause + 1, MAX_PAUSE), 0
+        return self.is_last
+
+    def _is_noted(self, losses: Sequence[Any]) -> bool:
         pipeline = self._pipeline
         monitor = pipeline.monitor
         if pipeline.watch.is_stale or hasattr(monitor.optimizer, "grad_scale") or monitor.has_new_layout():
@@ -105,7 +118,6 @@ class QuietSteps:
             return False
         self._noted.append((pipeline.step, loss, lr, norms, total))
         self.left -= 1
-        self.is_last = True
         return True
 
     def settle(self) -> None:

@@ -70,7 +70,7 @@ class UpdateProbe:
     def read_layout(self) -> None:
         """Read the monitor's parameters afresh; what was under way is dropped."""
         self._entries = ParameterEntries(self._monitor.params)
-        self._without = np.ones(len(self._monitor.params), dtype=bool)
+        self._without = np.array([param.requires_grad for param in self._monitor.params], dtype=bool)
         self._open, self._taken, self._ready = None, [], None
         self._previous, self._suspects = [], ()
         self._outside.read_layout()

@@ -149,7 +149,9 @@ class _Own:
         for kind in np.unique(self.kinds[rows[0]]):
             is_kind = self.kinds == kind
             share = float(np.mean(is_kind[rows[0]]))
-            total += share * np.nanmedian(np.where(is_kind, times, np.nan)[rows], axis=1)
+            drawn = np.where(is_kind, times, np.nan)[rows]
+            drawn[~is_kind[rows].any(axis=1), 0] = np.median(times[rows[0]][is_kind[rows[0]]])  # a draw without any
+            total += share * np.nanmedian(drawn, axis=1)
         return total
 
     def of_a_probe(self, plain: float, probe_every: int) -> float | None:

@@ -14,6 +14,7 @@ from gradguard.records import MAX_NAMES, Finding, Severity
 from gradguard.stats import ParameterTable, StepStats
 
 
+MOST = 0.5  # share of the parameters; more than that are no part that is just rarely used
 NEGLIGIBLE = 1e-5  # of the global norm: below it a gradient is rounding, as that of a bias before batch normalisation
 
 
@@ -47,8 +48,8 @@ class FrozenParameters(Diagnosis[FrozenState]):
         "At `probes` probes in a row: a parameter outside of the optimizer has a gradient and has not changed since "
         "the guard was attached; one inside has a gradient above 1e-5 of the global norm and no entry changed, while "
         "the learning rate is above 0; or the gradients of all are exactly 0. The latter two are only worth knowing "
-        "once the loss is below half of its start. Parameters that never got a gradient are only worth knowing: they "
-        "may belong to a part that is rarely used."
+        "once the loss is below half of its start. Parameters that want a gradient and never got one: a warning when "
+        "they are most of all, as behind a `detach()`; a part that is rarely used is only worth knowing."
     )
     cure = (
         "Hand all parameters to the optimizer (model.parameters()), or set requires_grad to False for those that are "
@@ -91,8 +92,9 @@ class FrozenParameters(Diagnosis[FrozenState]):
             if finding := self._tell(state, stats, "unmoved", of_run, still, message):
                 return state, finding
         if unreached := [names[row] for row, count in state.unreached.items() if count >= self.probes]:
-            message = ": no gradient ever came. The loss does not depend on these weights, or requires_grad is False."
-            return state, self._tell(state, stats, "unreached", "info", unreached, message)
+            message = ": no gradient ever came. The loss does not depend on these weights."
+            severity: Severity = "warn" if len(unreached) > MOST * len(state.rows) else "info"
+            return state, self._tell(state, stats, "unreached", severity, unreached, message)
         return state, None
 
     def _count(self, state: FrozenState, stats: StepStats, updates: Updates) -> None:
