@@ -38,7 +38,13 @@ def flatten(value, place=""):
     elif isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         value = torch.view_as_real(value) if value.is_complex() else value
-        yield place, (str(value.dtype), value.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).numpy().tobytes())
+        yield (
+            place,
+            (
+                str(value.dtype),
+                value.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).numpy().tobytes(),
+            ),
+        )
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from flatten(item, f"{place}.{key}")
