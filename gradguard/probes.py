@@ -131,7 +131,7 @@ class Probes:
         stats.activations = stats.updates = None
         if self._read_activations is not None:
             self._isolate("activation", lambda: self._fill_activations(stats))
-        if self._updates is not None:
+        if self._updates is not None and self._updates.has_news():
             self._isolate("update", lambda: self._fill_updates(stats, before))
 
     def _fill_activations(self, stats: StepStats) -> None:
@@ -158,15 +158,20 @@ class Probes:
 
     def before_step(self, step: int, lr: float) -> None:
         """Torch's step comes next; `lr` is the first param group's, with the guard's factor."""
-        if self._updates is not None:
-            updates = self._updates
+        updates = self._updates
+        if updates is None:
+            return
+        if updates.is_under_way():
             self._isolate("update", lambda: updates.before_step(step, lr))
+        else:
+            updates.note_rate(lr)
 
     def after_step(self, step: int, is_applied: bool) -> None:
         """Torch's step is done; `step` is the one to come."""
         if self._updates is not None:
             updates = self._updates
-            self._isolate("update", lambda: updates.after_step(is_applied))
+            if updates.is_under_way():
+                self._isolate("update", lambda: updates.after_step(is_applied))
             if step >= self._next_updates:
                 self._next_updates = step + self._every
                 updates.begin()

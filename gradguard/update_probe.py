@@ -78,7 +78,11 @@ class UpdateProbe:
 
     def is_under_way(self) -> bool:
         """Return whether a step is looked at, or its numbers wait to be collected."""
-        return self._is_every_step or self._num_wanted > 0 or bool(self._taken) or self._ready is not None
+        return self._is_every_step or self._num_wanted > 0 or self._open is not None or self.has_news()
+
+    def has_news(self) -> bool:
+        """Return whether numbers wait to be collected."""
+        return bool(self._taken) or self._ready is not None
 
     def note_rate(self, lr: float) -> None:
         """Note the learning rate of a step, looked at or not."""

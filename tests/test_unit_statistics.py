@@ -64,4 +64,5 @@ def test_the_input_is_judged_by_its_finite_entries():
     samples.take_inputs({"x": torch.tensor([[1.0, float("nan")], [-3.0, float("inf")]])})
     arrived = {name: value.double().numpy() for name, value in samples.measure().items()}
     (found,) = samples.input_stats(arrived)
-    assert (found.name, found.mean, found.std, found.largest, found.nonfinite) == ("x", -1.0, 2.0, 3.0, 2)
+    assert (found.name, found.largest, found.nonfinite) == ("x", 3.0, 2)
+    assert (found.mean, found.std) == pytest.approx((-1.0, 2.0))
