@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from gradguard.functional import dense_values, grad_norms, has_nonfinite
+from gradguard.module_walk import named_tensors
 from gradguard.stats import FloatArray
 
 
@@ -47,12 +48,13 @@ class FiniteCheck:
         more = self._more()
         names, tensors = list(more), list(more.values())
         known = set(map(id, tensors))
-        for name, param in self._model.named_parameters():
+        held = named_tensors(self._model)
+        for name, param in held.parameters:
             if id(param) not in known:
                 names.append(self._clean(name))
                 tensors.append(param)
         first_buffer = len(names)
-        for name, buffer in self._model.named_buffers():
+        for name, buffer in held.buffers:
             names.append(self._clean(name))
             tensors.append(buffer)
         floating = [tensor.is_floating_point() or tensor.is_complex() for tensor in tensors]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from gradguard.module_walk import named_tensors
+
 
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")  # added to names by DDP, torch.compile and FSDP1
 
@@ -47,7 +49,7 @@ def is_compiled(model: nn.Module) -> bool:
 
 def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Return (fully qualified name, parameter) of each parameter; tied ones have the name that comes first."""
-    wrappers, named = wrappers_of(model), list(model.named_parameters())
+    wrappers, named = wrappers_of(model), named_tensors(model).parameters
     names = "\n".join([name for name, _ in named])
     if not wrappers and not any(wrapper in names for wrapper in WRAPPERS[1:]):
         return named

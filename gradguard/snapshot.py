@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradguard.functional import is_overlapping
+from gradguard.module_walk import named_tensors
 from gradguard.plain import from_plain, to_plain
 from gradguard.sharded import local, spread_like
 
@@ -144,12 +145,12 @@ def live_tensors(model: nn.Module, optimizer: Optimizer, is_foreign: bool = Fals
         optimizer: gives its parameters.
         is_foreign: leave the model's own tensors out.
     """
-    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    parameters, buffers = named_tensors(model)
     named: dict[str, Tensor] = {}
     if not is_foreign:
-        named |= {PARAMETER + name: local(param.detach()) for name, param in parameters.items()}
-        named |= {BUFFER + name: local(buffer.detach()) for name, buffer in buffers.items()}
-    owned = set(map(id, parameters.values()))
+        named |= {PARAMETER + name: local(param.detach()) for name, param in parameters}
+        named |= {BUFFER + name: local(buffer.detach()) for name, buffer in buffers}
+    owned = {id(param) for _, param in parameters}
     for index, group in enumerate(optimizer.param_groups):
         for position, param in enumerate(group["params"]):
             if id(param) not in owned:

@@ -69,6 +69,7 @@ FLOORS = (
         "model_boundary",
         "time_gradient",
         "parameter_entries",
+        "module_walk",
     },
     {"gradient_columns", "boundary_statistics", "progress", "story", "row_spread"},
     {
