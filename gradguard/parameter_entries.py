@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ class ParameterEntries:
 
     def __init__(self, params: Sequence[Tensor]) -> None:
         limit = max(FEWEST, min(NUM_ENTRIES, TOTAL_ENTRIES // max(1, len(params))))
-        self._strides = [_stride(param, limit) for param in params]
+        self._strides = [_stride(param.numel(), param.shape[-1] if param.ndim else 1, limit) for param in params]
         groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
         for row, param in enumerate(params):
             if param.numel():
@@ -66,9 +67,9 @@ def _spread(param: Tensor, size: int, stride: int) -> Tensor:
     return param.reshape(-1)[::stride]
 
 
-def _stride(param: Tensor, limit: int) -> int:
-    stride = max(1, param.numel() // limit)
-    width = param.shape[-1] if param.ndim else 1
+@cache  # a model has few sizes
+def _stride(numel: int, width: int, limit: int) -> int:
+    stride = max(1, numel // limit)
     while math.gcd(stride, width) > 1:
         stride -= 1
     return stride

@@ -6,7 +6,7 @@
     python -m benchmarks.overhead --workload mlp-4 --long 100000
 
 One process holds a copy of the model and its optimizer for every contender. In every round each of them takes one step
-on the same batch, in an order that rotates, so that whatever else the machine does strikes all alike. Timed is only
+on the same batch, in an order drawn anew, so that whatever else the machine does strikes all alike. Timed is only
 what differs: `observe` and `step()` under the guard, `clip_grad_norm_` and `step()` without it, `step()` alone.
 
     overhead = median(contender) - median(bare)          ratio = overhead / overhead of clip_grad_norm_

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 import torch
@@ -111,11 +112,11 @@ def reason_to_skip(contender: Contender, workload: Workload) -> str:
 
 def _run(arena: Arena, entrants: Sequence[Entrant], turns: Turns) -> int:
     """Let everyone take one turn a round and return the number of rounds."""
+    order = Random(0)
     done, start, share = 0, time.perf_counter(), 0.0
     while share < 1.0:
         batch = arena.batch(done)
-        for place in range(len(entrants)):
-            entrant = entrants[(place + done) % len(entrants)]
+        for entrant in order.sample(list(entrants), len(entrants)):  # nobody always comes after the same one
             entrant.take_turn(batch)
             if entrant.contender.is_changing:
                 arena.refill()
