@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
@@ -64,6 +65,7 @@ class Diagnosis(Component, Generic[S]):
         """Return the sizes (steps) of the rolling windows of the loss that `update` reads."""
         return ()
 
+    @abstractmethod
     def init(self, table: ParameterTable, rows: Sequence[int]) -> S:
         """Return the state before the first step.
 
@@ -71,11 +73,10 @@ class Diagnosis(Component, Generic[S]):
             table: the parameter tensors.
             rows: the parameters that the rule looks at.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def update(self, state: S, stats: StepStats) -> tuple[S, Finding | None]:
         """Return the next state, and a finding when something is wrong at this step."""
-        raise NotImplementedError
 
     def triggers(self, state: S, stats: StepStats) -> Sequence[Trigger]:
         """Return on what it will fire at the step to come, with severity "warn" at least; the first counts.
@@ -148,6 +149,7 @@ class Remedy(Component):
         """Return the sizes (steps) of the rolling windows of gradient norms that `apply` reads."""
         return ()
 
+    @abstractmethod
     def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change | None:
         """Carry the intervention out and say what changed.
 
@@ -162,7 +164,6 @@ class Remedy(Component):
         Raises:
             Unavailable: it cannot act now; nothing was changed.
         """
-        raise NotImplementedError
 
     def device_limit(self, stats: StepStats, has_baseline: bool) -> float | None:
         """Return the limit on the global norm that is all it comes to, None when it is something else."""
@@ -171,7 +172,7 @@ class Remedy(Component):
     @classmethod
     def restore_effect(cls, state: dict[str, Any]) -> Effect:
         """Return the effect that a saved `Effect.state_dict` describes, for remedies that leave one in force."""
-        raise NotImplementedError(f"{cls.name} leaves no effect in force")
+        raise GradguardError(f"a saved state says that {cls.name} left an effect in force; it leaves none")
 
 
 class Effect(Protocol):
@@ -198,9 +199,9 @@ class Effect(Protocol):
 class Sink(Component):
     """Tells records to someone or something, beside the journal that keeps them."""
 
+    @abstractmethod
     def emit(self, record: AnyRecord) -> None:
         """Pass one record on; it must not raise for what it cannot show."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Let go of whatever `emit` opened."""

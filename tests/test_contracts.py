@@ -12,7 +12,7 @@ from feed import Feed, make_table
 from probed import activations, given, output, updates
 from pydantic import ValidationError
 
-from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Diagnosis, Remedy
+from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Diagnosis, Remedy, Sink
 from gradguard.plain import from_plain, to_plain
 from gradguard.policy.options import options
 from gradguard.policy.schema import Policy, resolve
@@ -323,8 +323,20 @@ def test_states_of_other_kinds_than_dataclasses_can_be_saved_too():
         def init(self, table, rows):
             return []
 
+        def update(self, state, stats):
+            return state, None
+
     plain = Plain()
     state = [1, {"a": np.ones(2)}]
     dumped = plain.dump_state(state)
     state[1]["a"][:] = 5
     assert plain.load_state(plain.init(make_table(1), [0]), dumped)[1]["a"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("base", [Diagnosis, Remedy, Sink])
+def test_a_plugin_that_leaves_out_what_it_must_do_is_refused_when_it_is_made(base):
+    class Empty(base):
+        name = "empty"
+
+    with pytest.raises(TypeError, match="abstract"):
+        Empty()

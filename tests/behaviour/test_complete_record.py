@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 from guarded import regression, train
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,3 +45,17 @@ def test_a_run_without_a_cause_has_no_intervention_on_record_and_is_bit_identica
     plain = train(regression(optimizer), 120, is_guarded=False)
     assert bits(run.model, run.optimizer) == bits(plain.model, plain.optimizer)
     assert recorded.statistics["loss"].tolist() == pytest.approx(plain.losses, rel=1e-6)
+
+
+def test_a_record_in_memory_has_no_gaps_either():
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradguard.attach(model, optimizer) as guard:
+        for value in (1.0, float("nan"), 1.0, float("nan")):
+            optimizer.zero_grad()
+            loss = model(torch.full((4, 2), value)).mean()
+            loss.backward()
+            guard.observe(loss)
+            optimizer.step()
+    assert len(guard.records) > 3
+    assert [record.seq for record in guard.records] == list(range(len(guard.records)))

@@ -74,6 +74,26 @@ def test_the_operations_of_a_step_do_not_grow_with_the_number_of_tensors(tmp_pat
     assert found[0]["_foreach_mul_"] == (1 if "foreach" in options and make_policy is with_always else 0)
 
 
+def test_nor_where_many_small_gradients_are_measured_as_one(tmp_path):
+    found = []
+    for num_layers in (40, 80):
+        model, optimizer, step = training(num_layers, None, fused=True)
+        bare, guarded = Operations(), Operations()
+        for _ in range(3):
+            step().step()
+        step()
+        with bare:
+            optimizer.step()
+        with gradguard.attach(model, optimizer, run_dir=tmp_path / f"{num_layers}") as guard:
+            for _ in range(33):
+                step(guard).step()
+            step(guard)
+            with guarded:
+                optimizer.step()
+        found.append(guarded.counts - bare.counts)
+    assert found[0]["linalg_vector_norm"] == found[1]["linalg_vector_norm"] == found[1]["_foreach_norm"] == 0
+
+
 @pytest.mark.parametrize("make_policy", [lambda: gradguard.load_policy(None), with_always], ids=["default", "always"])
 def test_a_healthy_step_builds_no_pydantic_object(tmp_path, monkeypatch, make_policy):
     model, optimizer, step = training(3, None)
