@@ -200,9 +200,6 @@ class DeferredPipeline(Pipeline):
     def _settle(self, has_gradients: bool) -> None:
         """Take in what is under way; gradients that are there already would belong to the weights before a rollback."""
         underway, self._underway = self._underway, None
-        statistics, self._unread_statistics = self._unread_statistics, None
-        if statistics is not None:
-            statistics(is_late=True)
         if underway is not None:
             self._judge_late(underway)
             target = self.target
@@ -223,6 +220,9 @@ class DeferredPipeline(Pipeline):
             stats.has_loss = "loss" in arrived
             stats.loss = float(arrived["loss"][0]) if stats.has_loss else math.nan
         self.monitor.read_late(stats, underway.rows, arrived["norms"])
+        statistics, self._unread_statistics = self._unread_statistics, None
+        if statistics is not None:
+            statistics(stats, is_late=True)
         target.begin()
         target.is_past = stats.is_late = True
         target.was_skipped = bool(arrived["is_skipped"][0]) if "is_skipped" in arrived else False

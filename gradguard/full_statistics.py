@@ -75,17 +75,22 @@ def measure(
     return found
 
 
-def finish(names: list[str], parts: Sequence[tuple[DeviceColumns, Float64Array]]) -> GradientStatistics:
+def finish(
+    names: list[str], parts: Sequence[tuple[DeviceColumns, Float64Array]], norms: Float64Array | None = None
+) -> GradientStatistics:
     """Return the statistics that columns stand for; norms beyond the range of float32's squares are 0 or infinite here.
 
     Args:
         names: P names, one for each of the gradients that were handed to `gradient_columns`.
         parts: what it returned, each with its `values` on the host.
+        norms: (P,) of the gradients times their factor, if `gradient_columns` was told that they are known.
     """
     mean, std, largest, smallest, zero_ratio, norm = np.full((6, len(names)), np.nan)
     histogram = np.full((len(names), NUM_BINS), np.nan)
     found = GradientStatistics(names, mean, std, largest, smallest, zero_ratio, norm, histogram)
     for part, values in parts:
+        if norms is not None:
+            values[:, NORM] = np.where(np.isnan(values[:, NORM]), norms[part.rows], values[:, NORM])
         num_entries, num_stored, num_used = np.array(part[2:], dtype=np.float64)
         with np.errstate(all="ignore"):
             _fill(found, part.rows, values, num_stored / num_entries, num_entries, num_used)

@@ -20,15 +20,22 @@ from torch import Tensor
 from gradguard.entry_sample import NUM_SAMPLED, sample_positions
 from gradguard.flat_moments import flat_moments
 from gradguard.functional import dense_values, whole
+from gradguard.gradient_extents import (
+    PIECE,
+    extent_of_piece,
+    extremes,
+    join_extents,
+    pieces_of,
+    row_norms,
+    wide_dtype,
+)
 from gradguard.magnitude_bins import NUM_BINS, NUM_SIDE
 
 
-PIECE = 1 << 20  # entries; 4 MB of float32 stay in the last cache, and more pieces would cost more waiting for threads
 NUM_COUNTED = NUM_SAMPLED  # entries that the histogram of a large tensor is taken from even where all else is exact
 FLAT = 1 << 17  # entries of all tensors together up to which numpy walks them as one array
 SMALL = 1 << 16  # entries up to which tensors of one size are stacked
 STACKED = 1 << 21  # entries
-BLOCK = 1 << 13  # entries whose squares are added in float32: off by 1e-5 at most, 4e-4 for a piece as a whole
 # Of the entries that were looked at: sum, sum of squared deviations from their mean (NaN: not taken), non-zeros, counts
 # of the bins. Of all stored entries: norm, largest, smallest.
 SUM, DEVIATION, NONZERO, NORM, MAX, MIN, BINS = range(7)
@@ -56,7 +63,11 @@ class DeviceColumns(NamedTuple):
 
 @torch.no_grad()
 def gradient_columns(
-    grads: Sequence[Tensor | None], step: int = 0, sample: int | None = NUM_SAMPLED, factor: float = 1.0
+    grads: Sequence[Tensor | None],
+    step: int = 0,
+    sample: int | None = NUM_SAMPLED,
+    factor: float = 1.0,
+    has_norms: bool = False,
 ) -> list[DeviceColumns]:
     """Measure gradients where they are, without a host sync (under torch's deterministic algorithms, CUDA has some).
 
@@ -65,6 +76,7 @@ def gradient_columns(
         step: optimizer step: which sample is taken.
         sample: entries a tensor that sums and counts are taken from, >= 1; None for all.
         factor: all gradients are taken times this, such as the inverse of a loss scale; rounded to float32.
+        has_norms: the norms are known; those of sampled gradients are NaN here, which saves a pass.
     """
     factor = float(np.float32(factor))
     placed: dict[torch.device, list[tuple[int, Tensor, int]]] = defaultdict(list)
@@ -74,7 +86,7 @@ def gradient_columns(
         entries, num_entries = entries_of(grad)
         if num_entries:
             placed[entries.device].append((row, entries, num_entries))
-    return [_measure(members, step, sample, factor) for members in placed.values()]
+    return [_measure(members, step, sample, factor, has_norms) for members in placed.values()]
 
 
 def entries_of(grad: Tensor) -> tuple[Tensor, int]:
@@ -88,7 +100,9 @@ def entries_of(grad: Tensor) -> tuple[Tensor, int]:
     return (entries if entries.numel() else entries.new_zeros(min(1, num_entries))), num_entries
 
 
-def _measure(members: list[tuple[int, Tensor, int]], step: int, sample: int | None, factor: float) -> DeviceColumns:
+def _measure(
+    members: list[tuple[int, Tensor, int]], step: int, sample: int | None, factor: float, has_norms: bool
+) -> DeviceColumns:
     tensors = [tensor for _, tensor, _ in members]
     sizes = [tensor.numel() for tensor in tensors]
     is_flat = all(tensor.is_cpu and tensor.dtype != torch.float64 for tensor in tensors)
@@ -104,7 +118,7 @@ def _measure(members: list[tuple[int, Tensor, int]], step: int, sample: int | No
         if is_sampled:
             used[place] = sample  # type: ignore[assignment]
         if is_sampled or entries.numel() <= SMALL:
-            stacked[_wide(entries.dtype), used[place], is_sampled].append(place)
+            stacked[wide_dtype(entries.dtype), used[place], is_sampled].append(place)
         else:
             order.append(place)
             parts.append(_columns_of_all(entries, step, factor)[None])
@@ -112,7 +126,7 @@ def _measure(members: list[tuple[int, Tensor, int]], step: int, sample: int | No
         for some in _batches(places, max(1, STACKED // length)):
             tensors = [members[place][1] for place in some]
             if is_sampled:
-                table, extent = _sampled(tensors, length, dtype, step)
+                table, extent = _sampled(tensors, length, dtype, step, has_norms)
                 extent *= factor
             else:
                 table, extent = torch.stack([entries.to(dtype) for entries in tensors]), None
@@ -129,15 +143,19 @@ def _measure(members: list[tuple[int, Tensor, int]], step: int, sample: int | No
     )
 
 
-def _sampled(tensors: list[Tensor], num_sampled: int, dtype: torch.dtype, step: int) -> tuple[Tensor, Tensor]:
+def _sampled(
+    tensors: list[Tensor], num_sampled: int, dtype: torch.dtype, step: int, has_norms: bool
+) -> tuple[Tensor, Tensor]:
     """Return (R, k) samples and (R, 3) float64 (norm, max, min) of R flat tensors on one device."""
     device = tensors[0].device
     table = torch.empty(len(tensors), num_sampled, dtype=dtype, device=device)
     positions = {numel: sample_positions(numel, step, num_sampled, device) for numel in {t.numel() for t in tensors}}
     extents = []
     for row, entries in zip(table, tensors, strict=True):  # one tensor after the other: the sample finds it cached
-        extents.append(_join([_extent_of_piece(piece) for piece in _pieces(entries)]))
-        row.copy_(entries.gather(0, positions[entries.numel()]))
+        extents.append(
+            extremes(entries) if has_norms else join_extents([extent_of_piece(p) for p in pieces_of(entries)])
+        )
+        row.copy_(entries.index_select(0, positions[entries.numel()]))
     return table, torch.stack(extents)
 
 
@@ -152,7 +170,7 @@ def _columns_of_rows(table: Tensor, extent: Tensor | None) -> Tensor:
     """Return (R, COLUMNS) of stacked entries (R, k); `extent` (R, 3) is (norm, max, min), None: those of the rows."""
     num_rows, length = table.shape
     if extent is None:
-        columns = _norms(table), table.amax(dim=1), table.amin(dim=1)
+        columns = row_norms(table), table.amax(dim=1), table.amin(dim=1)
         extent = torch.stack(columns, dim=1).double()
     keys = _sign_and_magnitude(table)
     keys += torch.arange(128, num_rows * _NUM_KEYS, _NUM_KEYS, dtype=keys.dtype, device=table.device)[:, None]
@@ -160,7 +178,7 @@ def _columns_of_rows(table: Tensor, extent: Tensor | None) -> Tensor:
     nonzero = table.count_nonzero(dim=1).double() if _may_have_zeros(counts) else counts.sum(dim=1)
     total = table.sum(dim=1)
     table -= (total / length)[:, None]
-    deviation = _norms(table).double().square()
+    deviation = row_norms(table).double().square()
     head = torch.stack([total.double(), deviation, nonzero], dim=1)
     return torch.cat([head, extent, _window(counts, extent)], dim=1)
 
@@ -169,16 +187,16 @@ def _columns_of_all(entries: Tensor, step: int, factor: float) -> Tensor:
     """Return (COLUMNS,) of every entry of a large tensor, piece by piece; the bins are those of a sample, times n/k."""
     totals, nonzeros, extents = [], [], []
     scratch = torch.empty(min(PIECE, entries.numel()), dtype=torch.bool)
-    for piece in _pieces(entries):
+    for piece in pieces_of(entries):
         if factor != 1.0:
             piece = piece * factor
         totals.append(piece.sum())
-        extents.append(_extent_of_piece(piece))
+        extents.append(extent_of_piece(piece))
         nonzeros.append(_num_nonzero(piece, scratch))
-    numel, extent = entries.numel(), _join(extents)
+    numel, extent = entries.numel(), join_extents(extents)
     used = min(NUM_COUNTED, numel)
     positions = _shared_positions(numel, step, used, entries.device)
-    some = entries.gather(0, positions).to(_wide(entries.dtype)) * factor
+    some = entries.gather(0, positions).to(wide_dtype(entries.dtype)) * factor
     counts = _count(_sign_and_magnitude(some) + 128, _NUM_KEYS) * (numel / used)
     head = torch.stack(
         [torch.stack(totals).double().sum(), extent.new_full((), torch.nan), torch.stack(nonzeros).sum()]
@@ -195,27 +213,6 @@ def _num_nonzero(piece: Tensor, scratch: Tensor) -> Tensor:
         is_nonzero = np.not_equal(piece.numpy(), 0, out=scratch[: piece.numel()].numpy())
         return torch.tensor(float(np.count_nonzero(is_nonzero)), dtype=torch.float64)
     return piece.count_nonzero().double()
-
-
-def _extent_of_piece(piece: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return _norms(piece[None])[0], piece.amin(), piece.amax()  # torch's aminmax takes longer than both
-
-
-def _join(extents: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    norms, smallest, largest = torch.stack([part for extent in extents for part in extent]).double().view(-1, 3).T
-    return torch.stack([norms.square().sum().sqrt(), largest.amax(), smallest.amin()])
-
-
-def _norms(table: Tensor) -> Tensor:
-    """Return the norm of each row (R, k): by blocks, since torch adds all squares of a row into a few float32 sums."""
-    norms = table
-    if table.shape[1] >= 2 * BLOCK:
-        num_whole = table.shape[1] // BLOCK * BLOCK
-        blocks = table[:, :num_whole].reshape(len(table), -1, BLOCK)
-        rest = torch.linalg.vector_norm(table[:, num_whole:], dim=1, keepdim=True)
-        norms = torch.cat([torch.linalg.vector_norm(blocks, dim=2), rest], dim=1)
-    found: Tensor = torch.linalg.vector_norm(norms, dim=1)
-    return found
 
 
 def _sign_and_magnitude(entries: Tensor, out: Tensor | None = None) -> Tensor:
@@ -258,16 +255,6 @@ def _window(counts: Tensor, extent: Tensor) -> Tensor:
     below = counts.gather(1, places) * is_apart
     middle = counts.sum(1, keepdim=True) - above.sum(1, keepdim=True) - below.sum(1, keepdim=True)
     return torch.cat([below.flip(1), middle, above], dim=1)
-
-
-def _pieces(entries: Tensor) -> Iterator[Tensor]:
-    wide = _wide(entries.dtype)
-    for piece in torch.split(entries, PIECE):
-        yield piece.to(wide)
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype == torch.float64 else torch.float32
 
 
 def _batches(places: list[int], size: int) -> Iterator[list[int]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from gradguard.entry_sample import NUM_SAMPLED
 from gradguard.full_statistics import finish, refine
@@ -14,14 +15,18 @@ from gradguard.gradient_columns import gradient_columns
 from gradguard.monitor import Monitor
 from gradguard.policy.schema import MonitorOptions
 from gradguard.record.recorder import Recorder
+from gradguard.stats import StepStats
 from gradguard.transfer import Transfer
 
 
 class Read(Protocol):
     """Takes in the numbers of a probe that was launched."""
 
-    def __call__(self, is_late: bool) -> None:
-        """Wait for them and record them; late, the gradients are gone and what float32 lost stays lost."""
+    def __call__(self, stats: StepStats, is_late: bool) -> None:
+        """Wait for them and record them, with the norms in the step's stats.
+
+        Late, the gradients are gone and what float32 lost stays lost.
+        """
 
 
 class GradientProbe:
@@ -44,10 +49,17 @@ class GradientProbe:
         self._on_fault = on_fault
         self.next_step = 0
 
-    def take(self, step: int, monitor: Monitor, factor: float) -> None:
-        """Measure the gradients as they are, if this is a step for it, and record them times `factor`."""
+    def take(self, step: int, monitor: Monitor, stats: StepStats, factor: float) -> None:
+        """Measure the gradients as they are, if this is a step for it, and record them times `factor`.
+
+        Args:
+            step: number of the step.
+            monitor: gives the gradients.
+            stats: of the step; the norms in it are of the gradients times `factor`.
+            factor: inverse of a loss scale that is still in the gradients.
+        """
         if (read := self.launch(step, monitor, factor)) is not None:
-            read(is_late=False)
+            read(stats, is_late=False)
 
     def launch(self, step: int, monitor: Monitor, factor: float) -> Read | None:
         """Start to measure, if this is a step for it; return what waits for the numbers and records them.
@@ -62,18 +74,18 @@ class GradientProbe:
             return None
         try:
             grads = monitor.grads()
-            parts = gradient_columns(grads, step, self._sample, factor)
+            parts = gradient_columns(grads, step, self._sample, factor, has_norms=True)
             transfers = [Transfer({"columns": part.values}) for part in parts]
         except Exception as error:
             self._give_up(error)
             return None
 
-        def read(is_late: bool) -> None:
+        def read(stats: StepStats, is_late: bool) -> None:
             try:
                 columns = [
                     t.read()["columns"].reshape(part.values.shape) for t, part in zip(transfers, parts, strict=True)
                 ]
-                found = finish(monitor.table.names, list(zip(parts, columns, strict=True)))
+                found = finish(monitor.table.names, list(zip(parts, columns, strict=True)), _norms(stats))
                 if not is_late:
                     refine(found, grads, self._sample, factor)
                 is_absent = np.array([grad is None for grad in grads], dtype=bool)
@@ -86,3 +98,11 @@ class GradientProbe:
     def _give_up(self, error: Exception) -> None:
         self._is_off = True
         self._on_fault("taking the statistics of gradients", error)
+
+
+def _norms(stats: StepStats) -> npt.NDArray[np.float64]:
+    """Return (P,) norms, with those that float32 cannot hold."""
+    norms = stats.norms.astype(np.float64)
+    for row, norm in stats.exact_norms.items():
+        norms[row] = norm
+    return norms

@@ -55,7 +55,8 @@ class Periodic:
     def run(self, step: int, stats: StepStats, judgement: Judgement) -> None:
         """Do what is due after `step` steps."""
         if step >= self.next_probe:
-            self.next_probe = step + self._policy.monitor.probe_every
+            # The step after it takes the statistics of gradients: no step bears the cost of both.
+            self.next_probe = (step // self._policy.monitor.probe_every + 1) * self._policy.monitor.probe_every
             self._probe()
         snapshots = self._target.snapshots
         if snapshots is not None:

@@ -107,7 +107,7 @@ class Pipeline:
         self._prepare()
         self._read(losses)
         if self.step >= self.gradient_probe.next_step:
-            self.gradient_probe.take(self.step, self.monitor, 1.0 / self.target.gradient_scale)
+            self.gradient_probe.take(self.step, self.monitor, self.stats, 1.0 / self.target.gradient_scale)
         if self.probes is not None:
             self.probes.launch(self.step)
             self.probes.fill(self.stats)

@@ -70,6 +70,7 @@ FLOORS = (
         "time_gradient",
         "parameter_entries",
         "module_walk",
+        "gradient_extents",
     },
     {"gradient_columns", "boundary_statistics", "progress", "story", "row_spread"},
     {

@@ -12,8 +12,9 @@ from torch import nn
 
 import gradguard
 from gradguard.entry_sample import NUM_SAMPLED
-from gradguard.full_statistics import finish, measure
-from gradguard.gradient_columns import NUM_COUNTED, PIECE, gradient_columns
+from gradguard.full_statistics import finish, measure, refine
+from gradguard.gradient_columns import NUM_COUNTED, gradient_columns
+from gradguard.gradient_extents import PIECE
 from gradguard.magnitude_bins import bin_edges
 
 
@@ -196,3 +197,25 @@ def test_the_device_half_and_the_host_half_can_be_apart():
     expected = measure(["a", "b", "c", "d"], grads, 0, 100)
     for name in NAMES:
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.25])
+def test_norms_that_are_known_take_the_place_of_a_pass_over_memory(factor):
+    names = list("abcdefgh")
+    grads = [
+        torch.randn(9000),
+        torch.randn(2 * PIECE + 3) - 0.2,
+        torch.randn(9000).bfloat16(),
+        torch.randn(9000).double() * 1e200,
+        torch.randn(20),
+        torch.randn(9000).index_fill_(0, torch.tensor([7]), math.nan),
+        torch.randn(9000).index_fill_(0, torch.tensor([7]), -math.inf),
+        torch.randn(9000) * 1e-25,
+    ]
+    norms = np.array([reference.gradient_statistics(grad)["norm"] * factor for grad in grads])
+    parts = gradient_columns(grads, 3, NUM_SAMPLED, factor, has_norms=True)
+    found = finish(names, [(part, part.values.numpy()) for part in parts], norms)
+    refine(found, grads, NUM_SAMPLED, factor)
+    expected = measure(names, grads, 3, NUM_SAMPLED, factor)
+    for name in NAMES:
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=2e-5, atol=1e-30)

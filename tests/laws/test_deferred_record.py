@@ -161,7 +161,7 @@ def test_what_a_probe_finds_is_acted_on_at_the_next_step(bits):
     immediate = train("default", "immediate", **options)
     deferred = train("default", "deferred", **{**options, "monitor": {"probe_every": 10, "sync": "deferred"}})
     assert [line[1:5] for line in deferred.told if line[0] == "intervention"] == [
-        (31, "restore-weights", "nonfinite", "rollback")
+        (30, "restore-weights", "nonfinite", "rollback")
     ]
     assert deferred.told == immediate.told
     assert deferred.state(bits) == immediate.state(bits)
