@@ -43,13 +43,19 @@ def row_spreads(params: Sequence[Tensor]) -> FloatArray:
     found: dict[torch.device, list[tuple[list[int], Tensor]]] = defaultdict(list)
     for (device, _, shape), rows in alike.items():
         strides = -(-shape[0] // MOST), -(-math.prod(shape[1:]) // MOST)
-        some = torch.stack([params[row].detach().flatten(1)[:: strides[0], :: strides[1]] for row in rows]).float()
+        some = torch.stack([_some(params[row], *strides) for row in rows]).float()
         distance = some.var(1, unbiased=False).mean(1).sqrt()
         found[device].append((rows, distance / some.square().mean((1, 2)).sqrt()))
     for measured in found.values():
         rows = [row for some, _ in measured for row in some]
         spreads[rows] = torch.cat([values for _, values in measured]).cpu().numpy()
     return spreads
+
+
+def _some(param: Tensor, row_stride: int, column_stride: int) -> Tensor:
+    """Return a view (rows, columns) of every so many-th row and column; a view costs as much as a small sum."""
+    matrix = param if param.ndim == 2 else param.flatten(1)
+    return matrix if row_stride == column_stride == 1 else matrix[::row_stride, ::column_stride]
 
 
 def is_readable(param: Tensor) -> bool:

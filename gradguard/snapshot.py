@@ -25,7 +25,7 @@ def host_copy(value: Any, into: Any = None) -> Any:
     Memory that was written to before costs a tenth of fresh pages.
     """
     if isinstance(value, Tensor):
-        part = local(value.detach())
+        part = local(value.detach() if value.requires_grad else value)
         if isinstance(into, Tensor) and into.shape == part.shape and into.dtype == part.dtype:
             return into.copy_(part)
         return part.clone() if part.is_cpu else part.to("cpu")

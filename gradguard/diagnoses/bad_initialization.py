@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ MIN_PLACES = 4  # of one kind, from which there is a trend over the depth
 SATURATED = 0.5  # share of a layer's entries
 EQUAL = 1e-5  # distance of the rows from their mean row, over the size of the entries, of rows that are equal
 FEW_STEPS = 20  # after which activations are not those of the start
-SCALES = ("scale", "gamma", "gain", "norm", "temperature")  # in a name: a tensor of ones by intent
+SCALES = re.compile("scale|gamma|gain|norm|temperature", re.IGNORECASE)  # in a name: a tensor of ones by intent
 
 
 @dataclass
@@ -141,8 +142,7 @@ class BadInitialization(Diagnosis[InitState]):
 def _is_layer(table: ParameterTable, row: int) -> bool:
     """Return whether a parameter is the weight of a layer with several units that all see the same inputs."""
     shape = table.shapes[row]
-    is_scale = any(word in table.names[row].lower() for word in SCALES)
-    return len(shape) >= 2 and shape[0] > 1 and shape[1] > 1 and not is_scale
+    return len(shape) >= 2 and shape[0] > 1 and shape[1] > 1 and SCALES.search(table.names[row]) is None
 
 
 def _growth(seen: Activations) -> tuple[float, list[str]]:

@@ -25,6 +25,11 @@ def to_json(value: Any, indent: int | None = None) -> str:
         '{"loss":"NaN","name":"a\\u001bb"}'
     """
     separators = (",", ":") if indent is None else None
+    if indent is None and value.__class__ is dict:  # what is plain already, as thousands of names are, takes one call
+        try:
+            return json.dumps(value, allow_nan=False, separators=separators)
+        except (TypeError, ValueError):
+            pass
     return json.dumps(_plain(value), ensure_ascii=True, allow_nan=False, indent=indent, separators=separators)
 
 
