@@ -55,6 +55,8 @@ class Timing:
         overhead_interval: of the overhead.
         ratio: overhead divided by that of the `clip_grad_norm_` it stands against; None where that is not above zero.
         ratio_interval: of the ratio; None where the anchor's overhead is not surely above zero.
+        median_ratio: as `ratio`, of the plain medians of all steps at which nothing else is due, whose work is put off or
+            not; None likewise.
         step_ratio: step divided by the step of the `clip_grad_norm_` that it stands against.
         mean_overhead: mean of all rounds, probes and snapshots as they came, less the bare mean.
         amortised: overhead with probes and snapshots spread over the steps between them; None where none was seen.
@@ -68,6 +70,7 @@ class Timing:
     overhead_interval: tuple[float, float]
     ratio: float | None
     ratio_interval: tuple[float, float] | None
+    median_ratio: float | None
     step_ratio: float
     mean_overhead: float
     amortised: float | None
@@ -113,6 +116,8 @@ def compare(
         is_seen, is_sure = anchor[0] > 0, bool(np.all(anchor > 0))
         step, other = (float(own[each].center(False, rows[:1])[0]) for each in (name, against[name]))
         due = (periodic or {}).get(name)
+        medians = [own[each].median(name in in_backward, rounds) for each in (name, "bare")]
+        anchors = [own[each].median(against[name] in in_backward, rounds) for each in (against[name], "bare")]
         probe = own[name].of_a_probe(step, due.probe_every) if due is not None else None
         snapshot = own[name].extra(SNAPSHOT, step)
         return Timing(
@@ -121,6 +126,7 @@ def compare(
             overhead_interval=_interval(overhead[1:]),
             ratio=float(overhead[0] / anchor[0]) if is_seen else None,
             ratio_interval=_interval(overhead[1:] / anchor[1:]) if is_sure else None,
+            median_ratio=(medians[0] - medians[1]) / (anchors[0] - anchors[1]) if anchors[0] > anchors[1] else None,
             step_ratio=step / other,
             mean_overhead=float(np.mean(own[name].times(is_whole) - own["bare"].times(is_whole))),
             amortised=_amortised(float(overhead[0]), probe, snapshot, due),
@@ -142,6 +148,10 @@ class _Own:
 
     def times(self, is_whole: bool) -> Floats:
         return self.backward + self.step if is_whole else self.step
+
+    def median(self, is_whole: bool, rounds: npt.NDArray[np.int64]) -> float:
+        """Return the median time of these rounds."""
+        return float(np.median(self.times(is_whole)[rounds]))
 
     def center(self, is_whole: bool, rows: npt.NDArray[np.int64]) -> Floats:
         """Return the median time of each row of rounds: of each kind of step, weighted by its share of the first."""

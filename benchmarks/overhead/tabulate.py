@@ -46,6 +46,7 @@ def legend(cells: Sequence[Cell]) -> Grid:
     notes = (
         "Medians. step: with what the contender does in it. overhead: step less the bare step, with a 95 % interval.",
         "ratio: overhead divided by that of clip_grad_norm_ (clip-due for always-due). step ratio: the steps divided.",
+        "of medians: the same of plain medians, in which a step that takes in what others put off does not show.",
         "amortised: overhead with what probes and snapshots take longer than a plain step, spread over all steps.",
     )
     return Grid("who takes part", ("name", "what"), tuple((n, CONTENDERS[n].what) for n in names), notes, num_words=2)
@@ -65,6 +66,7 @@ def of_cell(cell: Cell) -> Grid:
                 "" if is_bare else " to ".join(duration(bound) for bound in timing.overhead_interval),
                 "" if is_bare else decimal(timing.ratio),
                 "" if is_bare or timing.ratio_interval is None else " to ".join(map(decimal, timing.ratio_interval)),
+                "" if is_bare else decimal(timing.median_ratio),
                 "" if is_bare else decimal(timing.step_ratio),
                 "" if is_bare or timing.amortised is None else duration(timing.amortised),
                 "" if timing.probe is None else duration(timing.probe),
@@ -78,7 +80,19 @@ def of_cell(cell: Cell) -> Grid:
         f"{name}: FOUND SOMETHING, {count} records; this run was not healthy" for name, count in cell.findings.items()
     ]
     notes += [f"{name}: no snapshot, {reason}" for name, reason in cell.refusals.items()]
-    columns = ("name", "step", "overhead", "95 %", "ratio", "95 %", "step ratio", "amortised", "probe", "snapshot")
+    columns = (
+        "name",
+        "step",
+        "overhead",
+        "95 %",
+        "ratio",
+        "95 %",
+        "of medians",
+        "step ratio",
+        "amortised",
+        "probe",
+        "snapshot",
+    )
     title = (
         f"{cell.workload}, {cell.optimizer}: {cell.num_tensors:,} tensors, {size(cell.num_bytes)} of gradients, "
         f"iteration {duration(cell.iteration)}, {cell.rounds} rounds"
