@@ -55,8 +55,8 @@ class Timing:
         overhead_interval: of the overhead.
         ratio: overhead divided by that of the `clip_grad_norm_` it stands against; None where that is not above zero.
         ratio_interval: of the ratio; None where the anchor's overhead is not surely above zero.
-        median_ratio: as `ratio`, of the plain medians of all steps at which nothing else is due, whose work is put off or
-            not; None likewise.
+        median_ratio: as `ratio`, of the plain medians of all steps at which nothing else is due, some of whose work
+            may be put off; None likewise.
         step_ratio: step divided by the step of the `clip_grad_norm_` that it stands against.
         mean_overhead: mean of all rounds, probes and snapshots as they came, less the bare mean.
         amortised: overhead with probes and snapshots spread over the steps between them; None where none was seen.
