@@ -25,6 +25,7 @@ NOT_FALLING = 0.7  # mean loss over the initial one, above which noise keeps the
 LOST = 0.9  # the mean loss over the initial one
 OUTBURST = 2.5  # and the ninth decile over it, of a run in which single steps undo what was learnt
 NUM_COSINES = 5  # probes whose cosines are judged together
+DIFFERENCE_TO_SIGMA = MAD_TO_SIGMA / math.sqrt(2.0)  # a difference of two losses has the noise of both
 REPEAT_AFTER = 500  # steps between two findings of one kind while it lasts
 
 
@@ -108,13 +109,15 @@ class Oscillation(Diagnosis[OscillationState]):
         return self._finding(state, stats, "updates", "info", "median cosine", middle, self.cosine, message)
 
     def _judge_losses(self, state: OscillationState, stats: StepStats) -> Finding | None:
-        losses = np.array(state.losses)
         state.start = state.start or fmean(state.losses[:NUM_FIRST])
         initial = max(stats.initial_loss, state.start)
-        if not (initial > 0.0 and losses.min() > 0.0):
+        lowest, highest = min(state.losses), max(state.losses)
+        # No difference is larger than the range: mostly that says it all.
+        if not (initial > 0.0 and lowest > 0.0) or DIFFERENCE_TO_SIGMA * (highest - lowest) <= self.noise * initial:
             state.noisy = 0
             return None
-        noise = float(MAD_TO_SIGMA * np.median(np.abs(np.diff(losses)))) / math.sqrt(2.0)
+        losses = np.array(state.losses)
+        noise = DIFFERENCE_TO_SIGMA * float(np.median(np.abs(np.diff(losses))))
         mean = fmean(state.losses)
         is_noisy = noise > self.noise * initial and mean > NOT_FALLING * initial
         state.noisy = state.noisy + 1 if is_noisy else 0

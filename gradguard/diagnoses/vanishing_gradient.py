@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -102,9 +103,9 @@ class VanishingGradient(Diagnosis[VanishingState]):
         relative: npt.NDArray[np.float64],
         rows: npt.NDArray[np.int64],
     ) -> Finding | None:
-        spread, ratio = float(np.median(state.spreads)), float(np.median(state.ratios))
-        is_learning = bool(state.first_losses) and stats.loss < 0.5 * float(np.median(state.first_losses))
-        if not (spread > self.max_spread and ratio < self.min_first_to_last) or is_learning:
+        spread, ratio = median(state.spreads), median(state.ratios)
+        is_unequal = spread > self.max_spread and ratio < self.min_first_to_last
+        if not is_unequal or (state.first_losses and stats.loss < 0.5 * median(state.first_losses)):
             state.confirmed = 0
             return None
         state.confirmed += 1
