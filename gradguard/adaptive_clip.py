@@ -1,0 +1,73 @@
+"""Adaptive gradient clipping: each unit's gradient against its own weights. Pure tensor maths."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+SMALLEST = 1e-6  # gradient norm that one is divided by at least
+
+
+def unit_norms(values: Tensor, num_unit_dims: int) -> Tensor:
+    """Return the L2 norm of every unit of a real tensor, kept as dimensions of size 1, in float32 at least.
+
+    It does not overflow where the norm itself is within the dtype, since entries are divided by the largest first.
+
+    Args:
+        values: dense.
+        num_unit_dims: of the first dimensions that number units: 1 for one norm a row (or filter), 0 for one of all.
+
+    Example:
+        >>> unit_norms(torch.tensor([[3e30, 4e30], [0.0, 0.0]]), 1)
+        tensor([[5.0000e+30],
+                [0.0000e+00]])
+    """
+    wide = values if values.dtype == torch.float64 else values.float()
+    dims = tuple(range(num_unit_dims, wide.ndim))
+    if not dims:
+        return wide.abs()
+    if wide.numel() == 0:
+        return torch.linalg.vector_norm(wide, dim=dims, keepdim=True)
+    norms = torch.linalg.vector_norm(wide, dim=dims, keepdim=True)
+    largest = wide.abs().amax(dims, keepdim=True)
+    scale = torch.where(largest > 0, largest, 1.0)
+    exact = scale * torch.linalg.vector_norm(wide / scale, dim=dims, keepdim=True)
+    return torch.where(norms.isinf(), exact, norms)
+
+
+@torch.no_grad()
+def clip_units_(weight: Tensor, grad: Tensor, factor: float, eps: float = 1e-3, is_vector: bool = False) -> Tensor:
+    """Shorten in place the gradient of every unit to at most `factor` times the norm of the unit's weights.
+
+    A unit is a row of a matrix or a filter of a convolution (all dimensions but the first); tensors of fewer than two
+    dimensions are one unit. Weights count as at least `eps`, so that a unit of zeros can leave zero. A unit whose
+    gradient is not finite is left alone.
+
+    Args:
+        weight: real and dense.
+        grad: of the same shape.
+        factor: lambda of the paper, > 0.
+        eps: > 0, in the unit of the weights.
+        is_vector: all is one unit, whatever its dimensions.
+
+    Returns:
+        (2,) float32 or float64: norm of the gradient that is left, units that were clipped.
+
+    Source: Brock et al. 2021, "High-Performance Large-Scale Image Recognition Without Normalization", equation 3.
+
+    Example:
+        >>> grad = torch.tensor([[3.0, 4.0], [0.0, 0.01]])
+        >>> clip_units_(torch.ones(2, 2), grad, 0.5)
+        tensor([0.7072, 1.0000])
+        >>> grad
+        tensor([[0.4243, 0.5657],
+                [0.0000, 0.0100]])
+    """
+    num_unit_dims = 0 if is_vector or grad.ndim < 2 else 1
+    norms = unit_norms(grad, num_unit_dims)
+    limits = unit_norms(weight, num_unit_dims).clamp(min=eps) * factor
+    is_beyond = norms.isfinite() & (norms > limits)
+    grad.mul_(torch.where(is_beyond, limits / norms.clamp(min=SMALLEST), 1.0).to(grad.dtype))
+    left = torch.where(is_beyond, limits, norms)
+    return torch.stack([unit_norms(left, 0).reshape(()), is_beyond.sum().to(left.dtype)])
