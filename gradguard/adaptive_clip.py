@@ -9,35 +9,32 @@ from torch import Tensor
 SMALLEST = 1e-6  # gradient norm that one is divided by at least
 
 
-def unit_norms(values: Tensor, num_unit_dims: int) -> Tensor:
-    """Return the L2 norm of every unit of a real tensor, kept as dimensions of size 1, in float32 at least.
-
-    It does not overflow where the norm itself is within the dtype, since entries are divided by the largest first.
+def unit_norms(values: Tensor, num_unit_dims: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Return the L2 norm of every unit of a real tensor, kept as dimensions of size 1.
 
     Args:
         values: dense.
         num_unit_dims: of the first dimensions that number units: 1 for one norm a row (or filter), 0 for one of all.
+        dtype: of the sum; None for float32, or float64 for such values.
 
     Example:
-        >>> unit_norms(torch.tensor([[3e30, 4e30], [0.0, 0.0]]), 1)
-        tensor([[5.0000e+30],
-                [0.0000e+00]])
+        >>> unit_norms(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), 1)
+        tensor([[5.],
+                [0.]])
     """
-    wide = values if values.dtype == torch.float64 else values.float()
-    dims = tuple(range(num_unit_dims, wide.ndim))
+    if dtype is None:
+        dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
+    dims = tuple(range(num_unit_dims, values.ndim))
     if not dims:
-        return wide.abs()
-    if wide.numel() == 0:
-        return torch.linalg.vector_norm(wide, dim=dims, keepdim=True)
-    norms = torch.linalg.vector_norm(wide, dim=dims, keepdim=True)
-    largest = wide.abs().amax(dims, keepdim=True)
-    scale = torch.where(largest > 0, largest, 1.0)
-    exact = scale * torch.linalg.vector_norm(wide / scale, dim=dims, keepdim=True)
-    return torch.where(norms.isinf(), exact, norms)
+        return values.abs().to(dtype)
+    norms: Tensor = torch.linalg.vector_norm(values, dim=dims, keepdim=True, dtype=dtype)
+    return norms
 
 
 @torch.no_grad()
-def clip_units_(weight: Tensor, grad: Tensor, factor: float, eps: float = 1e-3, is_vector: bool = False) -> Tensor:
+def clip_units_(
+    weight: Tensor, grad: Tensor, factor: float, eps: float = 1e-3, *, is_vector: bool = False, is_huge: bool = False
+) -> Tensor:
     """Shorten in place the gradient of every unit to at most `factor` times the norm of the unit's weights.
 
     A unit is a row of a matrix or a filter of a convolution (all dimensions but the first); tensors of fewer than two
@@ -50,6 +47,7 @@ def clip_units_(weight: Tensor, grad: Tensor, factor: float, eps: float = 1e-3, 
         factor: lambda of the paper, > 0.
         eps: > 0, in the unit of the weights.
         is_vector: all is one unit, whatever its dimensions.
+        is_huge: squares of the gradient's entries may not fit float32.
 
     Returns:
         (2,) float32 or float64: norm of the gradient that is left, units that were clipped.
@@ -65,8 +63,8 @@ def clip_units_(weight: Tensor, grad: Tensor, factor: float, eps: float = 1e-3, 
                 [0.0000, 0.0100]])
     """
     num_unit_dims = 0 if is_vector or grad.ndim < 2 else 1
-    norms = unit_norms(grad, num_unit_dims)
-    limits = unit_norms(weight, num_unit_dims).clamp(min=eps) * factor
+    norms = unit_norms(grad, num_unit_dims, torch.float64 if is_huge else None)
+    limits = unit_norms(weight, num_unit_dims, norms.dtype).clamp(min=eps) * factor
     is_beyond = norms.isfinite() & (norms > limits)
     grad.mul_(torch.where(is_beyond, limits / norms.clamp(min=SMALLEST), 1.0).to(grad.dtype))
     left = torch.where(is_beyond, limits, norms)

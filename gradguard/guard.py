@@ -150,11 +150,6 @@ class Guard:
         """What is not sampled although a rule reads it, and why."""
         return tuple(self._pipeline.probes.notes) if self._pipeline.probes is not None else ()
 
-    @property
-    def obstacles(self) -> tuple[str, ...]:
-        """Which of the policy's remedies cannot act on what is trained, and why."""
-        return self._pipeline.intervening.obstacles()
-
     def announce(self, event: Event) -> None:
         """Put an event into the record."""
         self._recorder.write(event.model_copy(update={"step": self.step}))

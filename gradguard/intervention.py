@@ -44,17 +44,6 @@ class Intervening:
         self._records: list[AnyRecord] = []
         self._on_fault = on_fault
 
-    def obstacles(self) -> tuple[str, ...]:
-        """Return what is known beforehand to be unavailable: one sentence for each remedy of a rule."""
-        found: dict[str, None] = {}
-        for rule in self.policy.rules:
-            rows = self.rows_of.get(rule.name)
-            params = self.target.params if rows is None else [self.target.params[row] for row in rows]
-            for remedy in (remedy for rung in rule.ladder() for remedy in rung):
-                if why := remedy.obstacle(params):
-                    found[f"rule {rule.name!r} cannot use {remedy.name!r}: {why}"] = None
-        return tuple(found)
-
     def act(self, found: Sequence[tuple[Rule, Finding]], sample_ids: SampleIds) -> list[AnyRecord]:
         """Decide about the findings of one step, apply what is decided; return the records of all of it."""
         self._records = []

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gradguard.target import Target
 
+SQUARABLE = 1e18  # norm up to which the squares of all entries fit float32
 SHARDED = "units of parameters that are spread over ranks (DTensor) cannot be measured by one rank; use clip_norm"
 
 
@@ -36,8 +37,8 @@ class ClipAdaptive(Remedy):
     is_routine = True
     what = "Each unit's gradient is shortened to a share of the norm of the unit's weights; small ones are left alone."
     computed = (
-        "Per row or filter u: limit = factor * max(norm(w_u), eps); grad_u *= min(1, limit / norm(grad_u)). A unit whose "
-        "gradient is not finite is left as it is."
+        "Per row or filter u: limit = factor * max(norm(w_u), eps); grad_u *= min(1, limit / norm(grad_u)). A unit "
+        "whose gradient is not finite is left as it is."
     )
     source = "AGC, Brock et al. 2021 (NFNets), equation 3"
 
@@ -61,10 +62,7 @@ class ClipAdaptive(Remedy):
         if not members:
             return None
         before = target.stats.global_norm
-        found = [
-            self._clip(param.detach(), grad, target.gradient_scale)
-            for param, grad in zip(params, target.grads(members), strict=True)
-        ]
+        found = [self._clip(target, row, grad) for row, grad in zip(members, target.grads(members), strict=True)]
         left = torch.stack([pair.to(found[0].device, torch.float64) for pair in found]).tolist()
         clipped = {row: norm / target.gradient_scale for row, (norm, count) in zip(members, left, strict=True) if count}
         if not clipped:
@@ -72,23 +70,25 @@ class ClipAdaptive(Remedy):
         target.note({row: norm for row, norm in clipped.items() if row not in target.stats.nonfinite})
         num_units, after = int(sum(count for _, count in left)), target.stats.global_norm
         return Change(
-            summary=f"{num_units} units of {len(clipped)} parameters clipped, gradient norm {before:.3g} -> {after:.3g}",
+            summary=f"{num_units} units in {len(clipped)} parameters clipped, global norm {before:.3g} -> {after:.3g}",
             before={"global_norm": before},
             after={"global_norm": after, "units": num_units, "parameters": len(clipped)},
         )
 
-    def _clip(self, weight: Tensor, grad: Tensor, gradient_scale: float) -> Tensor:
+    def _clip(self, target: Target, row: int, grad: Tensor) -> Tensor:
         """Clip one parameter's gradient; see `adaptive_clip.clip_units_` for what comes back."""
         import torch
 
         from gradguard import functional
         from gradguard.adaptive_clip import clip_units_
 
+        weight, values = target.params[row].detach(), functional.writable_values(grad)
         is_vector = grad.ndim < 2
-        values = functional.writable_values(grad)
         if grad.layout == torch.sparse_coo:  # only the rows that have a gradient; all of it if its values are scalars
             weight = weight[tuple(grad._indices())]
             is_vector = values.ndim < 2
         if weight.is_complex():
             weight = torch.view_as_real(weight)
-        return clip_units_(weight, values, self.factor * gradient_scale, self.eps, is_vector)
+        is_huge = not target.stats.norm(row) * target.gradient_scale < SQUARABLE
+        factor = self.factor * target.gradient_scale
+        return clip_units_(weight, values, factor, self.eps, is_vector=is_vector, is_huge=is_huge)

@@ -24,9 +24,9 @@ class Rescale(Remedy):
 
     Args:
         factor: >= 0; below 1 damps, 0 leaves momentum and weight decay at work.
-        to_norm: norm that they get together, up or down: a number > 0, or {median_times: x} or {percentile: p} of what it
-            was before. Gradients of zero, and such as are not finite, are left alone, and so is everything while fewer
-            than 5 norms are known to go by.
+        to_norm: norm that they get together, up or down: a number > 0, or {median_times: x} or {percentile: p} of what
+            it was before. Gradients of zero, and such as are not finite, are left alone, and so is everything while
+            fewer than 5 norms are known to go by.
     """
 
     name = "rescale"
