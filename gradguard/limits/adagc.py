@@ -9,7 +9,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from gradguard.limits.norm_sets import NormSets, Rows, WideArray
-from gradguard.limits.tracked import CHECK_EVERY, BoolArray, TrackedLimit, Tracker, as_levels
+from gradguard.limits.tracked import CHECK_EVERY, LARGEST, BoolArray, TrackedLimit, Tracker, as_levels
 from gradguard.limits.windowed import FEWEST
 from gradguard.running import NormWindow
 
@@ -114,5 +114,5 @@ class AdaGCTracker(Tracker):
         """See `Tracker.limits`."""
         places = self.sets.places(sets)
         shared = self._shared_factor(total)
-        early = norms * shared if shared < 1.0 else np.full(len(norms), np.inf)
+        early = np.minimum(norms, LARGEST) * shared if shared < 1.0 else np.full(len(norms), np.inf)
         return np.where(self.counts[places] >= self._options.warmup, self._options.adagc * self.gamma[places], early)

@@ -37,11 +37,11 @@ def zscore_limits(norms: WideArray, mean: WideArray, deviation: WideArray, zscor
         >>> zscore_limits(np.array([1.2, 6.0]), np.ones(2), np.ones(2), 2.5, "reciprocal")
         array([ inf, 2.25])
     """
+    margin = zscore * deviation
     if mode == "max":
-        return mean + zscore * deviation
-    z = (norms - mean) / deviation
-    target = mean + zscore**2 / np.maximum(z, zscore) * deviation if mode == "reciprocal" else mean
-    return np.where(z > zscore, target, np.inf)
+        return mean + margin
+    target = mean + margin**2 / np.maximum(norms - mean, margin) if mode == "reciprocal" else mean
+    return np.where(norms > mean + margin, target, np.inf)
 
 
 class ZScore(TrackedLimit):
