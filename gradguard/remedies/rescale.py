@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from gradguard.contracts import REMEDIES, Remedy, Unavailable
 from gradguard.limits.norm_sets import Rows, set_norms
+from gradguard.limits.tracked import LARGEST
 from gradguard.norm_limit import LevelLimit, has_baseline, known_limits, limit_windows
 from gradguard.records import Change, Finding
 
@@ -82,4 +83,4 @@ class Rescale(Remedy):
                 return 1.0
             raise Unavailable("the run has not shown yet which norm is usual; give to_norm as a number")
         factor = goal / norm if 0.0 < norm < math.inf else 1.0
-        return factor if factor < math.inf else 1.0
+        return factor if factor < LARGEST else 1.0

@@ -49,7 +49,7 @@ def test_only_the_rule_s_parameters_are_touched():
 @pytest.mark.parametrize("eps", [1e-3, 0.1])
 def test_weights_of_zero_are_not_frozen(eps):
     """A cap of a share of nothing would keep them at zero for ever; so it counts as a share of `eps`."""
-    model = nn.Linear(3, 2)
+    model = nn.Linear(3, 2, bias=False)
     nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     rule = {"when": "always", "do": {"clip_adaptive": {"factor": 0.01, "eps": eps}}}

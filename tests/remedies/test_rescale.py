@@ -68,7 +68,7 @@ def test_the_norm_may_be_a_multiple_of_what_it_was(limit, rows, expected):
 def test_what_was_usual_for_some_together_is_the_norm_of_these_together():
     target = aim(*GRADS)
     remember(target, [99.0, 3.0, 4.0, math.nan, math.nan])
-    Rescale(to_norm={"percentile": 50}).apply(target, None, [0, 1])
+    Rescale(to_norm={"percentile": 50, "window": 50}).apply(target, None, [0, 1])
     assert norm_of(target, 0, 1) == pytest.approx(5.0, rel=1e-6)
 
 
@@ -87,7 +87,7 @@ def test_while_nothing_is_known_to_go_by_it_is_unavailable_and_at_every_step_it_
 @pytest.mark.parametrize("entry", [0.0, math.nan, math.inf, 1e-42])
 def test_what_has_no_norm_to_divide_by_is_left_alone(entry):
     target = aim(torch.tensor([entry]))
-    assert Rescale(to_norm=1.0).apply(target, None, None) is None or entry == 1e-42
+    assert Rescale(to_norm=1.0).apply(target, None, None) is None
     assert target.params[0].grad.isfinite().all() == math.isfinite(entry)
 
 
