@@ -14,7 +14,7 @@ from gradguard.limits.norm_sets import NormSets, Rows, WideArray
 from gradguard.stats import FloatArray
 
 
-LARGEST = np.finfo(np.float32).max
+LARGEST = float(np.finfo(np.float32).max)
 BoolArray = npt.NDArray[np.bool_]
 CHECK_EVERY = 10  # steps between looks at whether the level has changed for good: a median of many rows takes a while
 
