@@ -126,5 +126,7 @@ def resolve_limits(
 
 def resolve_limit(limit: float | AnyLimit, stats: StepStats, row: int, has_baseline: bool = True) -> float:
     """Return a limit as a number, for one row of `stats.levels` (0 is the global norm) at this step."""
+    if isinstance(limit, (int, float)):
+        return limit
     norms = np.array([stats.global_norm if row == 0 else stats.norm(row - 1)])
     return float(resolve_limits(limit, stats, [None if row == 0 else (row - 1,)], norms, has_baseline)[0])
