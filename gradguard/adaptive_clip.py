@@ -6,9 +6,6 @@ import torch
 from torch import Tensor
 
 
-SMALLEST = 1e-6  # gradient norm that one is divided by at least
-
-
 def unit_norms(values: Tensor, num_unit_dims: int, dtype: torch.dtype | None = None) -> Tensor:
     """Return the L2 norm of every unit of a real tensor, kept as dimensions of size 1.
 
@@ -34,7 +31,7 @@ def unit_norms(values: Tensor, num_unit_dims: int, dtype: torch.dtype | None = N
 @torch.no_grad()
 def clip_units_(
     weight: Tensor, grad: Tensor, factor: float, eps: float = 1e-3, *, is_vector: bool = False, is_huge: bool = False
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Shorten in place the gradient of every unit to at most `factor` times the norm of the unit's weights.
 
     A unit is a row of a matrix or a filter of a convolution (all dimensions but the first); tensors of fewer than two
@@ -50,22 +47,22 @@ def clip_units_(
         is_huge: squares of the gradient's entries may not fit float32.
 
     Returns:
-        (2,) float32 or float64: norm of the gradient that is left, units that were clipped.
+        Norms that are left, one a unit; () int64, how many units were clipped. Nothing waits for the device.
 
     Source: Brock et al. 2021, "High-Performance Large-Scale Image Recognition Without Normalization", equation 3.
 
     Example:
         >>> grad = torch.tensor([[3.0, 4.0], [0.0, 0.01]])
-        >>> clip_units_(torch.ones(2, 2), grad, 0.5)
-        tensor([0.7072, 1.0000])
+        >>> left, num_clipped = clip_units_(torch.ones(2, 2), grad, 0.5)
+        >>> left.flatten(), num_clipped
+        (tensor([0.7071, 0.0100]), tensor(1))
         >>> grad
         tensor([[0.4243, 0.5657],
                 [0.0000, 0.0100]])
     """
     num_unit_dims = 0 if is_vector or grad.ndim < 2 else 1
     norms = unit_norms(grad, num_unit_dims, torch.float64 if is_huge else None)
-    limits = unit_norms(weight, num_unit_dims, norms.dtype).clamp(min=eps) * factor
-    is_beyond = norms.isfinite() & (norms > limits)
-    grad.mul_(torch.where(is_beyond, limits / norms.clamp(min=SMALLEST), 1.0).to(grad.dtype))
-    left = torch.where(is_beyond, limits, norms)
-    return torch.stack([unit_norms(left, 0).reshape(()), is_beyond.sum().to(left.dtype)])
+    limits = unit_norms(weight, num_unit_dims, norms.dtype).clamp_(min=eps).mul_(factor)
+    is_beyond = (norms > limits) & (norms < torch.inf)
+    grad.mul_(torch.where(is_beyond, limits / norms, 1.0).to(grad.dtype))
+    return torch.where(is_beyond, limits, norms), is_beyond.sum()

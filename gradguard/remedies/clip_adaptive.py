@@ -55,6 +55,8 @@ class ClipAdaptive(Remedy):
         """See `Remedy.apply`."""
         import torch
 
+        from gradguard import functional
+
         members = target.rows(rows)
         params = [target.params[row] for row in members]
         if obstacle := self.obstacle(params):
@@ -62,20 +64,23 @@ class ClipAdaptive(Remedy):
         if not members:
             return None
         before = target.stats.global_norm
-        found = [self._clip(target, row, grad) for row, grad in zip(members, target.grads(members), strict=True)]
-        left = torch.stack([pair.to(found[0].device, torch.float64) for pair in found]).tolist()
-        clipped = {row: norm / target.gradient_scale for row, (norm, count) in zip(members, left, strict=True) if count}
+        pairs = [self._clip(target, row, grad) for row, grad in zip(members, target.grads(members), strict=True)]
+        norms = functional.grad_norms([left for left, _ in pairs]).astype(float).tolist()
+        counts = torch.stack([count.to(pairs[0][1].device) for _, count in pairs]).tolist()
+        clipped = {
+            row: norm / target.gradient_scale for row, norm, count in zip(members, norms, counts, strict=True) if count
+        }
         if not clipped:
             return None
         target.note({row: norm for row, norm in clipped.items() if row not in target.stats.nonfinite})
-        num_units, after = int(sum(count for _, count in left)), target.stats.global_norm
+        num_units, after = sum(counts), target.stats.global_norm
         return Change(
             summary=f"{num_units} units in {len(clipped)} parameters clipped, global norm {before:.3g} -> {after:.3g}",
             before={"global_norm": before},
             after={"global_norm": after, "units": num_units, "parameters": len(clipped)},
         )
 
-    def _clip(self, target: Target, row: int, grad: Tensor) -> Tensor:
+    def _clip(self, target: Target, row: int, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Clip one parameter's gradient; see `adaptive_clip.clip_units_` for what comes back."""
         import torch
 
