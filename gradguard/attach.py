@@ -19,7 +19,7 @@ from gradguard.guard import Guard
 from gradguard.monitor import Monitor
 from gradguard.parameter_names import is_compiled
 from gradguard.policy.load import load_policy
-from gradguard.policy.patterns import unmatched
+from gradguard.policy.patterns import select, unmatched
 from gradguard.policy.schema import Policy
 from gradguard.printable import printable
 from gradguard.record.directory import RunDirectory
@@ -89,7 +89,7 @@ def attach(
         if directory is not None:
             directory.finish("failed")
         raise
-    _tell(guard, model, table, name)
+    _tell(guard, model, monitor, name)
     return guard
 
 
@@ -129,7 +129,7 @@ def _check_patterns(policy: Policy, table: ParameterTable) -> None:
         raise PolicyError(problems)
 
 
-def _tell(guard: Guard, model: nn.Module, table: ParameterTable, name: str | None) -> None:
+def _tell(guard: Guard, model: nn.Module, monitor: Monitor, name: str | None) -> None:
     """Record and log what is guarded, and what cannot be seen or done."""
     policy = guard.policy
     snapshots = guard.snapshots
@@ -148,14 +148,28 @@ def _tell(guard: Guard, model: nn.Module, table: ParameterTable, name: str | Non
         told = f"sync deferred is not possible, every step waits for the device: {reasons}"
         notes.append(told if reasons else "healthy steps do not wait for the device: findings are told one step later")
     notes += guard.reasons_not_to_probe
+    notes += _obstacles(policy, monitor)
     if is_compiled(model):
         notes.append("the model is compiled: gradients, weights and loss are seen, what happens inside it is not")
     if guard.directory is None and is_main_rank():
         notes.append("no run_dir: the record is kept in memory only")
-    watched = f"{len(table)} parameters" + (f" of {name!r}" if name else "")
+    watched = f"{len(monitor.table)} parameters" + (f" of {name!r}" if name else "")
     # The journal's chain covers this event, and with it the policy that run.json shows.
     sealed = {"policy_sha256": guard.directory.info["policy_sha256"]} if guard.directory is not None else {}
     message = f"gradguard watches {watched}, {len(policy.rules)} rules, mode {policy.mode}"
     guard.announce(Event(event="attached", message=f"{message}. {'. '.join(notes)}.", data={"notes": notes, **sealed}))
     if guard.directory is not None:
         logger.info("{}", printable(f"recording to {guard.run_dir}"))
+
+
+def _obstacles(policy: Policy, monitor: Monitor) -> list[str]:
+    """Return which remedies cannot act on the parameters of their rule, and why."""
+    found: dict[str, None] = {}
+    for rule in policy.rules:
+        names = monitor.table.names
+        rows = range(len(names)) if rule.parameters is None else select(rule.parameters, names)
+        params = [monitor.params[row] for row in rows]
+        for remedy in (remedy for rung in rule.ladder() for remedy in rung):
+            if why := remedy.obstacle(params):
+                found[f"rule {rule.name!r} cannot use {remedy.name!r}: {why}"] = None
+    return list(found)

@@ -22,6 +22,10 @@ from gradguard.trigger import Calm, Trigger
 
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradguard.limits.norm_sets import Rows
+    from gradguard.limits.tracked import TrackedLimit
     from gradguard.stats import StepStats
     from gradguard.target import Target
 
@@ -148,6 +152,19 @@ class Remedy(Component):
     def windows(self) -> Sequence[int]:
         """Return the sizes (steps) of the rolling windows of gradient norms that `apply` reads."""
         return ()
+
+    def tracked(self, table: ParameterTable, rows: Rows) -> Sequence[tuple[TrackedLimit, Sequence[Rows]]]:
+        """Return the limits with a memory that `apply` reads, each with the sets of parameters that it limits.
+
+        Args:
+            table: the parameter tensors.
+            rows: the rule's parameters, None for all.
+        """
+        return ()
+
+    def obstacle(self, params: Sequence[Tensor]) -> str:
+        """Return why it cannot act on the rule's parameters, known at attach; "" when it can."""
+        return ""
 
     @abstractmethod
     def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change | None:

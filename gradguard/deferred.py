@@ -88,7 +88,8 @@ class DeferredPipeline(Pipeline):
     def _stats_to_come(self) -> StepStats:
         """Return the stats with what is known about the step that comes."""
         stats = self.stats
-        stats.step, stats.windows, stats.losses = self.step, self.judgement.windows, self.judgement.losses
+        stats.step = self.step
+        self.judgement.lend(stats)
         return stats
 
     def parameters_changed(self) -> None:

@@ -188,6 +188,23 @@ def scale_(grads: Sequence[Tensor], factor: float) -> None:
             grad.mul_(factor)
 
 
+def scale_each_(grads: Sequence[Tensor], factors: Sequence[float]) -> None:
+    """Multiply each gradient by its own factor in place; sparse ones keep their layout.
+
+    Example:
+        >>> grads = [torch.ones(1), torch.ones(1)]
+        >>> scale_each_(grads, [0.5, 2.0])
+        >>> grads
+        [tensor([0.5000]), tensor([2.])]
+    """
+    dense = [i for i, grad in enumerate(grads) if grad.layout == torch.strided]
+    if dense:
+        torch._foreach_mul_([local(grads[i]) for i in dense], [factors[i] for i in dense])
+    for grad, factor in zip(grads, factors, strict=True):
+        if grad.layout != torch.strided:
+            grad.mul_(factor)
+
+
 def writable_values(grad: Tensor) -> Tensor:
     """Return the entries of a gradient as a real tensor; writing to it changes the gradient itself.
 

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from gradguard.contracts import Diagnosis
+from gradguard.limits.norm_sets import NormSets, Rows
+from gradguard.limits.tracked import TrackedLimit
 from gradguard.policy.patterns import select
 from gradguard.policy.schema import Policy, Rule
 from gradguard.records import Finding
@@ -63,11 +65,14 @@ class Judgement:
         everything = tuple(range(len(table)))
         sizes: set[int] = set()
         loss_sizes = {horizon}
+        tracked: dict[TrackedLimit, dict[Rows, None]] = {}
         for index, rule in enumerate(policy.rules):
             rows = None if rule.parameters is None else tuple(select(rule.parameters, table.names))
             self.rows_of[rule.name] = rows
-            for remedies in rule.ladder():
-                sizes.update(size for remedy in remedies for size in remedy.windows())
+            for remedy in (remedy for remedies in rule.ladder() for remedy in remedies):
+                sizes.update(remedy.windows())
+                for limit, sets in remedy.tracked(table, rows):
+                    tracked.setdefault(limit, {}).update(dict.fromkeys(sets))
             if not isinstance(rule.when, Diagnosis):
                 continue
             sizes.update(rule.when.windows())
@@ -79,6 +84,7 @@ class Judgement:
             shared[key].rules.append((index, rule))
         self.windows = {size: NormWindow(len(table) + 1, size) for size in sorted(sizes)}
         self.losses = {size: LossWindow(size) for size in sorted(loss_sizes)}
+        self.trackers = {limit: limit.track(NormSets(tuple(sets))) for limit, sets in tracked.items()}
         self._first_losses: list[float] = []
         self._initial_loss = nan
         self._watchful = [entry for entry in self.entries if not entry.diagnosis.rests_when_quiet()]
@@ -86,9 +92,13 @@ class Judgement:
         self._was_quiet = False  # diagnoses that rest are still asked on the first quiet step
         self._scaler_entries = [entry for entry in self.entries if entry.diagnosis.sees_scaler_skips]
 
+    def lend(self, stats: StepStats) -> None:
+        """Let a step's diagnoses and remedies read what is known of the steps before it."""
+        stats.windows, stats.losses, stats.trackers = self.windows, self.losses, self.trackers
+
     def judge(self, stats: StepStats) -> list[tuple[Rule, Finding]]:
         """Return what every rule's diagnosis found at this step, in the policy's order."""
-        stats.windows, stats.losses = self.windows, self.losses
+        self.lend(stats)
         stats.initial_loss = self._initial_loss
         found: list[tuple[Entry, Finding]] = []
         is_quiet = stats.is_quiet()
@@ -145,7 +155,7 @@ class Judgement:
 
     def pass_by(self, stats: StepStats) -> None:
         """Take in a step that `calm` had covered."""
-        stats.windows, stats.losses = self.windows, self.losses
+        self.lend(stats)
         for entry in self._watchful:
             try:
                 entry.state = entry.pass_by(entry.state, stats)
@@ -154,7 +164,7 @@ class Judgement:
 
     def triggers(self, stats: StepStats) -> dict[str, Sequence[Trigger]]:
         """Return by rule on what its diagnosis will fire at the step that `stats` is about."""
-        stats.windows, stats.losses = self.windows, self.losses
+        self.lend(stats)
         return {
             rule.name: entry.diagnosis.triggers(entry.state, stats)
             for entry in self.entries
@@ -173,6 +183,8 @@ class Judgement:
         """
         for window in self.windows.values():
             window.push(levels, is_plain)
+        for tracker in self.trackers.values():
+            tracker.push(levels)
         if has_loss:
             for losses in self.losses.values():
                 losses.push(loss)
@@ -186,6 +198,8 @@ class Judgement:
             window.forget()
         for losses in self.losses.values():
             losses.forget()
+        for tracker in self.trackers.values():
+            tracker.forget()
         self._first_losses, self._initial_loss = [], nan
         for entry in self.entries:
             entry.state = entry.diagnosis.init(self.table, entry.rows)
@@ -202,6 +216,7 @@ class Judgement:
         return {
             "windows": {size: window.state_dict() for size, window in self.windows.items()},
             "losses": {size: losses.state_dict() for size, losses in self.losses.items()},
+            "trackers": [tracker.state_dict() for tracker in self.trackers.values()],
             "first_losses": list(self._first_losses),
             "states": [entry.diagnosis.dump_state(entry.state) for entry in self.entries],
             "told": dict(self.story.told),
@@ -213,6 +228,8 @@ class Judgement:
             window.load_state_dict(state["windows"][size])
         for size, losses in self.losses.items():
             losses.load_state_dict(state["losses"][size])
+        for tracker, known in zip(self.trackers.values(), state["trackers"], strict=True):
+            tracker.load_state_dict(known)
         self._first_losses = list(state["first_losses"])
         self._initial_loss = median(self._first_losses) if self._first_losses else nan
         for entry, dumped in zip(self.entries, state["states"], strict=True):

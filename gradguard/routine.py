@@ -59,7 +59,7 @@ class Routine:
         for rule in self.rules:
             for remedy in rule.do:
                 limit = remedy.device_limit(target.stats, True) if rule.parameters is None else None
-                if limit is None or remedy.windows():
+                if limit is None or remedy.windows() or remedy.tracked(target.table, None):
                     return 0.0
                 lowest = min(lowest, limit - 2e-6 * max(limit, 1.0))  # `clip_coefficient` adds 1e-6
         return max(lowest, 0.0)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 
 if TYPE_CHECKING:
+    from gradguard.limits.tracked import TrackedLimit, Tracker
     from gradguard.probe_stats import Activations, Updates
     from gradguard.running import LossWindow, NormWindow
 
@@ -78,6 +79,7 @@ class StepStats:
         updates: what the probe saw the step before do; None on most steps.
         windows: {window size: rolling statistics of `levels` before this step}.
         losses: {window size: rolling statistics of the loss before this step}.
+        trackers: {limit: what it remembers of the steps before this one}.
     """
 
     __slots__ = (
@@ -104,6 +106,7 @@ class StepStats:
         "scaler_skips",
         "sgd_reach",
         "step",
+        "trackers",
         "updates",
         "weight_norms",
         "weight_spreads",
@@ -164,3 +167,4 @@ class StepStats:
         self.updates: Updates | None = None
         self.windows: dict[int, NormWindow] = {}
         self.losses: dict[int, LossWindow] = {}
+        self.trackers: dict[TrackedLimit, Tracker] = {}

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from gradguard.buffer_shadow import BufferShadow
 from gradguard.contracts import Effect, Unavailable
-from gradguard.functional import FLOAT32_MAX, exact_norm, scale_
+from gradguard.functional import FLOAT32_MAX, exact_norm, scale_, scale_each_
 from gradguard.grad_scale import GradScale
 from gradguard.records import Finding
 from gradguard.snapshot import Snapshot
@@ -140,10 +140,13 @@ class Target:
 
     def scale(self, factors: Mapping[int, float]) -> None:
         """Multiply the gradients of some rows, {row: factor}, and note it."""
-        for factor in set(factors.values()):
-            scale_(self.grads([row for row in factors if factors[row] == factor]), factor)
-        for row, factor in factors.items():
-            self._set_norm(row, self.stats.norm(row) * factor)
+        scale_each_(self.grads(list(factors)), list(factors.values()))
+        self.note({row: self.stats.norm(row) * factor for row, factor in factors.items()})
+
+    def note(self, norms: Mapping[int, float]) -> None:
+        """Take the norms that a remedy left some rows with, {row: norm}, for those that come after it."""
+        for row, norm in norms.items():
+            self._set_norm(row, norm)
         self._sum_up()
 
     def measure_again(self, rows: Sequence[int]) -> None:

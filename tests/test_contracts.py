@@ -21,6 +21,7 @@ from gradguard.registry import Component
 
 REGISTRIES = [DIAGNOSES, REMEDIES, SINKS]
 CHOSEN = {
+    "clip_adaptive": {"factor": 0.02, "eps": 0.01},
     "clip_norm": {"max_norm": {"median_times": 2.0, "window": 7, "fallback": 0.5}, "scope": "per_parameter"},
     "clip_value": {"max_value": 0.25},
     "rescale": {"factor": 0.5},

@@ -226,6 +226,8 @@ WAITING = {
     "uses 'zero_nonfinite', which must see the gradients": {"do": ["notify", "zero_nonfinite"]},
     "uses 'theirs', which must see the gradients": {"do": Theirs()},
     "uses 'clip_norm', which must see the gradients": {"do": {"clip_norm": {"max_norm": 1, "scope": "per_parameter"}}},
+    "uses 'clip_norm', which must see the gradients ": {"do": {"clip_norm": {"max_norm": 1, "scope": "group"}}},
+    "uses 'clip_adaptive', which must see the gradients": {"do": "clip_adaptive"},
     "acts on some parameters only with 'clip_norm'": {"do": CLIP, "parameters": ["p0"]},
     "acts on some parameters only with 'skip_step'": {"do": "skip_step", "parameters": ["p0"], "when": "nonfinite"},
     "uses 'skip_step' on 'divergence', which cannot be told before the step": {"do": "skip_step", "when": "divergence"},

@@ -57,16 +57,16 @@ def argument_meanings(cls: type) -> dict[str, str]:
 def _describe_type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     if "$ref" in schema:
         schema = definitions[schema["$ref"].rpartition("/")[2]]
-    if "anyOf" in schema:
-        return " | ".join(_describe_type(member, definitions) for member in schema["anyOf"])
+    if members := schema.get("anyOf") or schema.get("oneOf"):
+        return " | ".join(_describe_type(member, definitions) for member in members)
     if "enum" in schema:
         return " | ".join(map(str, schema["enum"]))
     if "const" in schema:
         return str(schema["const"])
     kind = schema.get("type", "anything")
     if kind == "object" and "properties" in schema:
-        members = (f"{name}: {_describe_type(inner, definitions)}" for name, inner in schema["properties"].items())
-        return f"{{{', '.join(members)}}}"
+        keys = (f"{name}: {_describe_type(inner, definitions)}" for name, inner in schema["properties"].items())
+        return f"{{{', '.join(keys)}}}"
     if kind == "array":
         return f"list of {_describe_type(schema.get('items', {}), definitions)}"
     signs = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from gradguard.contracts import REMEDIES, Remedy
-from gradguard.norm_limit import NormLimit, has_baseline, limit_windows, resolve_limit
+from gradguard.norm_limit import LevelLimit, has_baseline, limit_windows, resolve_limit
 from gradguard.records import Change, Finding
 
 
@@ -60,7 +60,7 @@ class KeepClipping(Remedy):
     """From this step on clip the global gradient norm for some steps.
 
     Args:
-        max_norm: limit on the L2 norm, > 0; {median_times: x} is resolved when the remedy is applied.
+        max_norm: limit on the L2 norm, > 0; {median_times: x} and {percentile: p} are resolved when it is applied.
         steps: for so many steps, >= 1.
     """
 
@@ -74,7 +74,7 @@ class KeepClipping(Remedy):
     )
     source = "OPT-175B and GLM-130B training logs: harder clipping after a restart"
 
-    max_norm: NormLimit
+    max_norm: LevelLimit
     steps: int = Field(default=500, ge=1)
 
     def windows(self) -> Sequence[int]:

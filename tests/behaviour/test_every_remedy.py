@@ -21,6 +21,7 @@ NONFINITE, EXPLODING = "nonfinite", "exploding_gradient"
 FIRST, SAVED, SECOND, END = 30, 40, 50, 70
 # The diagnosis that fires each remedy, and its options.
 FIRED_BY = {
+    "clip_adaptive": (EXPLODING, {}),
     "clip_norm": (EXPLODING, {"max_norm": {"median_times": 3}}),
     "clip_value": (EXPLODING, {"max_value": 0.1}),
     "keep_clipping": (EXPLODING, {"max_norm": {"median_times": 2}, "steps": 30}),

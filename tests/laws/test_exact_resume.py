@@ -77,6 +77,27 @@ POLICY = gradguard.Policy(
     ],
 )
 
+# The same with limits that have a memory.
+LIMITS = POLICY.model_copy(
+    update={
+        "rules": (
+            *POLICY.rules,
+            *gradguard.Policy(
+                rules=[
+                    {"name": name, "when": "always", "do": {"clip_norm": {"max_norm": limit}}}
+                    for name, limit in {
+                        "z": {"zscore": 1.5, "warmup": 10, "release": 20},
+                        "q": {"quantile": 0.6},
+                        "a": {"adagc": 1.05, "warmup": 20, "window": 10},
+                        "p": {"percentile": 80, "window": 15},
+                    }.items()
+                ]
+            ).rules,
+        )
+    }
+)
+POLICIES = {"own": POLICY, "limits": LIMITS, "default": "default"}
+
 
 class Training:
     def __init__(self, policy):
@@ -139,7 +160,7 @@ def uninterrupted(bits):
 
     @cache
     def result(name):
-        training = Training(POLICY if name == "own" else name)
+        training = Training(POLICIES[name])
         training.attach()
         training.run(range(STEPS))
         return training, bits(training.model, training.optimizer)
@@ -148,17 +169,19 @@ def uninterrupted(bits):
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
-@given(stop=st.integers(0, STEPS), policy=st.sampled_from(["own", "default"]), attach_first=st.booleans())
+@given(stop=st.integers(0, STEPS), policy=st.sampled_from(sorted(POLICIES)), attach_first=st.booleans())
 @example(stop=0, policy="own", attach_first=False)
 @example(stop=STEPS, policy="own", attach_first=False)
 @example(stop=13, policy="own", attach_first=False)
 @example(stop=27, policy="own", attach_first=False)
 @example(stop=53, policy="own", attach_first=True)
 @example(stop=60, policy="default", attach_first=False)
+@example(stop=7, policy="limits", attach_first=False)
+@example(stop=53, policy="limits", attach_first=True)
 def test_a_resumed_run_is_the_uninterrupted_one(bits, uninterrupted, stop, policy, attach_first):
     """At any step: with a cut in force, in a cooldown, with a snapshot that waits, with outcomes that are due."""
     whole, expected = uninterrupted(policy)
-    first = Training(POLICY if policy == "own" else policy)
+    first = Training(POLICIES[policy])
     first.attach()
     first.run(range(stop))
     file = io.BytesIO()

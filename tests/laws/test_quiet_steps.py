@@ -179,7 +179,9 @@ def test_a_single_parameter_beyond_its_bound_goes_through_the_whole_flow() -> No
 
 
 @pytest.mark.parametrize(
-    ("max_norm", "is_noted"), [(1.0, False), (1e3, True), ({"median_times": 100}, False)], ids=["due", "idle", "moving"]
+    ("max_norm", "is_noted"),
+    [(1.0, False), (1e3, True), ({"median_times": 100}, False), ({"quantile": 0.9}, False)],
+    ids=["due", "idle", "moving", "tracked"],
 )
 def test_steps_at_which_a_rule_for_every_step_has_something_to_do_are_not_only_noted(
     max_norm: Any, is_noted: bool
@@ -191,6 +193,21 @@ def test_steps_at_which_a_rule_for_every_step_has_something_to_do_are_not_only_n
             run.step()
     same(*runs)
     assert bool(runs[0].num_noted) is is_noted
+    for run in runs:
+        run.guard.close()
+
+
+@pytest.mark.parametrize("limit", [{"quantile": 0.9}, {"zscore": 2.5}, {"adagc": 1.05, "warmup": 10}])
+def test_what_is_remembered_of_steps_that_were_only_noted_is_all_of_them(limit: Any) -> None:
+    """So that a limit is what it would have been when at last something explodes."""
+    rules = {"rules": ({"when": "exploding_gradient", "do": {"clip_norm": {"max_norm": limit}}},)}
+    runs = Run(True, **rules), Run(False, **rules)
+    for run in runs:
+        for step in range(140):
+            run.step(scale=1e4 if step in (90, 125) else 1.0)
+    same(*runs)
+    assert runs[0].num_noted > 50
+    assert [record.kind for record in runs[0].guard.records].count("intervention") == 2
     for run in runs:
         run.guard.close()
 
