@@ -50,6 +50,9 @@ class Judgement:
         table: the parameter tensors.
         horizon: size of a loss window that is kept in any case.
         on_fault: called with (what failed, error) when a diagnosis raises; it is switched off.
+
+    Attributes:
+        num_losses: finite losses taken in so far; neither a rollback nor a new level makes it fall.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Judgement:
             shared[key].rules.append((index, rule))
         self.windows = {size: NormWindow(len(table) + 1, size) for size in sorted(sizes)}
         self.losses = {size: LossWindow(size) for size in sorted(loss_sizes)}
+        self.num_losses = 0
         self._first_losses: list[float] = []
         self._initial_loss = nan
         self._watchful = [entry for entry in self.entries if not entry.diagnosis.rests_when_quiet()]
@@ -89,7 +93,7 @@ class Judgement:
     def judge(self, stats: StepStats) -> list[tuple[Rule, Finding]]:
         """Return what every rule's diagnosis found at this step, in the policy's order."""
         stats.windows, stats.losses = self.windows, self.losses
-        stats.initial_loss = self._initial_loss
+        stats.initial_loss, stats.num_losses = self._initial_loss, self.num_losses
         found: list[tuple[Entry, Finding]] = []
         is_quiet = stats.is_quiet()
         entries = self._scaler_entries if stats.found_inf else self.entries
@@ -173,10 +177,11 @@ class Judgement:
         """
         for window in self.windows.values():
             window.push(levels, is_plain)
-        if has_loss:
+        if has_loss and isfinite(loss):
+            self.num_losses += 1
             for losses in self.losses.values():
                 losses.push(loss)
-            if len(self._first_losses) < NUM_FIRST and isfinite(loss):
+            if len(self._first_losses) < NUM_FIRST:
                 self._first_losses.append(loss)
                 self._initial_loss = median(self._first_losses)
 
@@ -192,16 +197,17 @@ class Judgement:
         self._was_quiet = False
 
     def roll_back(self, state: dict[str, Any]) -> None:
-        """Put copied windows and states back, but remember what was found since: the story goes on."""
-        told = self.story.told
+        """Put copied windows and states back, but remember what was found and counted since: the story goes on."""
+        told, num_losses = self.story.told, self.num_losses
         self.load_state_dict(state)
-        self.story.told = told
+        self.story.told, self.num_losses = told, num_losses
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of all windows and states."""
         return {
             "windows": {size: window.state_dict() for size, window in self.windows.items()},
             "losses": {size: losses.state_dict() for size, losses in self.losses.items()},
+            "num_losses": self.num_losses,
             "first_losses": list(self._first_losses),
             "states": [entry.diagnosis.dump_state(entry.state) for entry in self.entries],
             "told": dict(self.story.told),
@@ -213,6 +219,7 @@ class Judgement:
             window.load_state_dict(state["windows"][size])
         for size, losses in self.losses.items():
             losses.load_state_dict(state["losses"][size])
+        self.num_losses = state["num_losses"]
         self._first_losses = list(state["first_losses"])
         self._initial_loss = median(self._first_losses) if self._first_losses else nan
         for entry, dumped in zip(self.entries, state["states"], strict=True):

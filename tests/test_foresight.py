@@ -14,7 +14,7 @@ from torch import nn
 import gradguard
 from gradguard.contracts import REMEDIES, Remedy
 from gradguard.foresight import Foresight
-from gradguard.policy.decide import RuleHistory
+from gradguard.policy.history import RuleHistory
 from gradguard.records import Change
 from gradguard.stats import StepStats
 

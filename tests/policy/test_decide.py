@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradguard.policy.decide import RuleHistory, choose_rung, decide, dump_histories, load_histories
+from gradguard.policy.decide import choose_rung, decide
+from gradguard.policy.history import RuleHistory, dump_histories, load_histories
 from gradguard.policy.schema import Policy
 from gradguard.records import Finding
 
@@ -56,7 +57,7 @@ def test_a_rule_that_fires_applies_all_its_remedies():
     (decision,) = run(policy(rule(do=["skip_step", "notify", {"scale_lr": {"factor": 0.5}}])), [4])
     assert [action.remedy.name for action in decision.actions] == ["notify", "scale_lr", "skip_step"]
     assert {action.reason for action in decision.actions} == {"fired"}
-    assert decision.histories["r"] == RuleHistory(actions=1, last_step=4, fired=((4,),))
+    assert decision.histories["r"] == RuleHistory(actions=1, last_step=4, fired=((4,),), judged=(None,))
 
 
 def test_a_decision_changes_nothing_that_it_was_given():

@@ -275,7 +275,7 @@ p.yaml:14:17: 'after' should be greater than or equal to 1, got 0
 p.yaml:14:28: 'within' should be a whole number, got 1.5
 p.yaml:14:60: 'median_times' is missing
 p.yaml:14:61: unknown key 'median_time'; did you mean 'median_times'?
-p.yaml:14:80: unknown key 'foo'; known: after, do, within
+p.yaml:14:80: unknown key 'foo'; known: after, do, if_outcome, within
 p.yaml:15:11: two rules are named 'x', the first at p.yaml:10:5; give one of them another 'name'
 p.yaml:17:5: duplicate key 'when', first on line 16
 p.yaml:18:9: 'do' should have at least one item, got []
