@@ -79,31 +79,25 @@ def decide(
     for rule, finding in findings:
         history = histories.get(rule.name, RuleHistory())
         due = _on_parameters_left(rule, finding, history, names)
-        reason, detail = reason_to_wait(rule, finding.severity, history, step), ""
-        if reason is None and due is None:
-            reason, detail = "budget", f"every parameter concerned had its {rule.budget_per_parameter} actions"
-        elif reason == "budget":
-            detail = f"the rule had its {rule.budget} actions"
-        if reason is not None or due is None:
-            reason = reason or "budget"
-            withheld.extend(NonAction(finding, reason, rule.name, r.name, detail=detail) for r in rule.do)
+        is_spent = bool(finding.indices) and not due.indices
+        reason = reason_to_wait(rule, finding.severity, history, step) or ("budget" if is_spent else None)
+        if reason is not None:
+            detail = _whose_budget(rule, is_spent) if reason == "budget" else ""
+            withheld.extend(NonAction(finding, reason, rule.name, remedy.name, 0, detail) for remedy in rule.do)
             continue
         rung = choose_rung(rule, history, step)
         remedies = rule.ladder()[rung]
-        fired: Reason = "escalated" if rung else "fired"
-        notices = [remedy for remedy in remedies if remedy.kind == "notice"]
-        if len(notices) < len(remedies):
-            if left is not None and left <= 0:
-                detail = f"{policy.budget} actions were in vain, the budget of the run"
-                lost = [remedy for remedy in remedies if remedy not in notices]
-                withheld.extend(NonAction(finding, "budget", rule.name, r.name, rung, detail) for r in lost)
-                planned.extend(Action(rule, finding, remedy, rung, fired) for remedy in notices)
-                planned.extend(Action(rule, finding, remedy, rung, "gave_up") for remedy in policy.when_spent())
-                continue
-            left = left - 1 if left is not None else None
-        limited = [names[row] for row in due.indices] if rule.budget_per_parameter is not None else []
-        after[rule.name] = advance(rule, history, rung, step, limited)
-        planned.extend(Action(rule, due, remedy, rung, fired) for remedy in remedies)
+        changes = [remedy for remedy in remedies if remedy.kind != "notice"]
+        if changes and left is not None and left <= 0:
+            detail = f"the run had its {policy.budget} actions in vain"
+            withheld.extend(NonAction(finding, "budget", rule.name, change.name, rung, detail) for change in changes)
+            planned.extend(Action(rule, finding, last, rung, "gave_up") for last in policy.when_spent())
+            remedies = tuple(remedy for remedy in remedies if remedy not in changes)
+        else:
+            limited = [names[row] for row in due.indices] if rule.budget_per_parameter is not None else ()
+            after[rule.name] = advance(rule, history, rung, step, limited)
+            left = left - 1 if left is not None and changes else left
+        planned.extend(Action(rule, due, remedy, rung, "escalated" if rung else "fired") for remedy in remedies)
     actions, superseded = _settle(planned)
     withheld.extend(superseded)
     if policy.mode == "observe":
@@ -155,13 +149,19 @@ def _is_used_up(rule: Rule, history: RuleHistory, rung: int, step: int) -> bool:
     return limit.within is None or step - judged[0] <= limit.within
 
 
-def _on_parameters_left(rule: Rule, finding: Finding, history: RuleHistory, names: Sequence[str]) -> Finding | None:
-    """Return the finding about those parameters whose budget is not spent, None when there is none left."""
-    if rule.budget_per_parameter is None or not finding.indices:
+def _on_parameters_left(rule: Rule, finding: Finding, history: RuleHistory, names: Sequence[str]) -> Finding:
+    """Return the finding about those of its parameters whose budget is not spent."""
+    if rule.budget_per_parameter is None:
         return finding
     spent = history.by_parameter
     left = tuple(row for row in finding.indices if spent.get(names[row], 0) < rule.budget_per_parameter)
-    return finding.model_copy(update={"indices": left}) if left else None
+    return finding.model_copy(update={"indices": left})
+
+
+def _whose_budget(rule: Rule, is_each_spent: bool) -> str:
+    if is_each_spent:
+        return f"every parameter concerned had its {rule.budget_per_parameter} actions"
+    return f"the rule had its {rule.budget} actions"
 
 
 def _settle(planned: Sequence[Action]) -> tuple[list[Action], list[NonAction]]:
