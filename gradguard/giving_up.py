@@ -36,11 +36,24 @@ def keep_last_good(pipeline: Pipeline, directory: RunDirectory | None) -> str:
     return message
 
 
-def last_words(step: int, finding: Finding | None, tally: Tally, kept: str = "", run_dir: str | None = None) -> str:
+def reason_to_stop(pipeline: Pipeline) -> str:
+    """Return why the last action of a run ended it, where that is more than its finding says."""
+    policy = pipeline.policy
+    is_spent = any(record.kind == "intervention" and record.reason == "gave_up" for record in pipeline.records)
+    if not is_spent:
+        return ""
+    within = f" in the last {policy.budget_within} steps" if policy.budget_within is not None else ""
+    return f"The run's budget is spent: {policy.budget} actions did not help{within}."
+
+
+def last_words(
+    step: int, why: str, finding: Finding | None, tally: Tally, kept: str = "", run_dir: str | None = None
+) -> str:
     """Return what `TrainingStopped` says: why, what was tried, what of it helped, what to do next.
 
     Args:
         step: at which the run was stopped.
+        why: a sentence, "" when the finding says it all.
         finding: for which.
         tally: what was tried in the run, and what of it helped.
         kept: where the last good state is, "" when there is none.
@@ -51,10 +64,10 @@ def last_words(step: int, finding: Finding | None, tally: Tally, kept: str = "",
         >>> tally.did("plateau", "scale_lr")
         >>> tally.judged("plateau", "scale_lr", "no_effect")
         >>> finding = Finding(diagnosis="plateau", step=9, message="The loss stands still.", advice="Check the labels.")
-        >>> last_words(9, finding, tally)
+        >>> last_words(9, "", finding, tally)
         'stopped at step 9: The loss stands still. Tried: scale_lr once (no effect). What to do: Check the labels.'
     """
-    parts = [f"stopped at step {step}: {finding.message if finding is not None else 'a rule said so.'}"]
+    parts = [f"stopped at step {step}:", why, finding.message if finding is not None else "a rule said so."]
     if finding is not None:
         parts += [_tried(finding.diagnosis, tally), _what_next(finding)]
     parts += [kept, f"See: gradguard audit {run_dir}" if run_dir is not None else ""]

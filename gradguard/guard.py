@@ -216,9 +216,9 @@ class Guard:
         if not self._pipeline.target.is_stopped or self._is_closed:
             return
         finding, step = self._pipeline.target.stop_finding, self._pipeline.step
-        kept = giving_up.keep_last_good(self._pipeline, self.directory)
+        why, kept = giving_up.reason_to_stop(self._pipeline), giving_up.keep_last_good(self._pipeline, self.directory)
         self.close(status="stopped")
-        words = giving_up.last_words(step, finding, self._pipeline.intervening.tally, kept, self.run_dir)
+        words = giving_up.last_words(step, why, finding, self._pipeline.intervening.tally, kept, self.run_dir)
         raise TrainingStopped(printable(words), finding)
 
     def _fault(self, what: str, error: Exception) -> None:
