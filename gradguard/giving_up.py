@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gradguard.contracts import DIAGNOSES
-from gradguard.record.directory import RunDirectory
+from gradguard.record.directory import LAST_GOOD_FILE, RunDirectory
 from gradguard.records import Event, Finding, Verdict
+from gradguard.sharded import is_sharded
 from gradguard.tally import Tally
 
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def keep_last_good(pipeline: Pipeline, directory: RunDirectory | None) -> str:
-    """Keep the last good state in the run directory; return a sentence about it, "" when there is none.
+    """Keep the last good state in the run directory; return a sentence about it, "" when it cannot be kept.
+
+    Parameters that are spread over ranks are not kept: this rank has only its part of them.
 
     Args:
         pipeline: has the snapshots, if the policy needs any.
@@ -25,8 +28,11 @@ def keep_last_good(pipeline: Pipeline, directory: RunDirectory | None) -> str:
     snapshots = pipeline.target.snapshots
     if directory is None or snapshots is None or snapshots.good is None:
         return ""
+    if any(is_sharded(param) for param in pipeline.target.params):
+        return ""
+    path = directory.path / LAST_GOOD_FILE
     try:
-        path = snapshots.save_good(directory.path)
+        snapshots.save_good(path)
     except Exception as error:
         pipeline.on_fault("keeping the last good state", error)
         return ""
@@ -43,7 +49,8 @@ def reason_to_stop(pipeline: Pipeline) -> str:
     if not is_spent:
         return ""
     within = f" in the last {policy.budget_within} steps" if policy.budget_within is not None else ""
-    return f"The run's budget is spent: {policy.budget} actions did not help{within}."
+    actions = "1 action" if policy.budget == 1 else f"{policy.budget} actions"
+    return f"The run's budget is spent: {actions} did not help{within}."
 
 
 def last_words(

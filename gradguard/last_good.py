@@ -17,8 +17,6 @@ from gradguard.snapshot import live_tensors
 if TYPE_CHECKING:
     from gradguard.snapshot import Snapshot
 
-FILE = "last_good.pt"
-
 
 def as_checkpoint(snapshot: Snapshot, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """Return {"step", "model", "optimizer"}: the state_dicts as they were when the snapshot was taken.

@@ -153,17 +153,14 @@ class Snapshots:
             self._aside = Snapshot(step, self._model, self._optimizer, {}, live) if may_save else None
             self._good.restore(self._model, self._optimizer)
 
-    def save_good(self, folder: Path) -> Path | None:
-        """Write the good snapshot into a folder, see `last_good`; return the file, None when there is no snapshot.
+    def save_good(self, path: Path) -> None:
+        """Write the good snapshot, if there is one, as a checkpoint; see `last_good`.
 
         Raises:
             OSError: it could not be written.
         """
-        if self._good is None:
-            return None
-        path = folder / last_good.FILE
-        last_good.save(last_good.as_checkpoint(self._good, self._model, self._optimizer), path)
-        return path
+        if self._good is not None:
+            last_good.save(last_good.as_checkpoint(self._good, self._model, self._optimizer), path)
 
     def take_aside(self, step: int) -> Snapshot | None:
         """Hand over the state that the last rollback replaced, if that was at most `ASIDE_STEPS` steps ago."""
