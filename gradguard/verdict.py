@@ -88,9 +88,8 @@ def judge(before: Level, after: Level, recurrences: int, horizon: int) -> tuple[
         >>> judge(Level(1.0, 0.1, 50), Level(3.0, 0.1, 50), 0, 50)[0]
         'worse'
     """
-    came_back = f"it came back {recurrences} times in {horizon} steps"
-    if not recurrences:
-        came_back = f"it did not come back in {horizon} steps"
+    times = "once" if recurrences == 1 else f"{recurrences} times"
+    came_back = f"it {f'came back {times}' if recurrences else 'did not come back'} in {horizon} steps"
     is_rare = recurrences <= FEW * horizon
     if not (math.isfinite(before.median) and math.isfinite(after.median)):
         why = "no loss was observed to compare" if not before.count + after.count else "too few losses to compare"

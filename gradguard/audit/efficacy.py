@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from gradguard.audit.read import Run
 
 LEFT_ALONE = ("dry_run", "cooldown", "budget", "unavailable", "failed")  # reasons for which a finding has no remedy
-NOTICES = ("notify", "stop")  # remedies that have no outcome
+TELLS, ENDS = "notify", "stop"  # remedies that have no outcome
 HORIZON = 50  # steps, where a record does not say
 
 
@@ -58,11 +59,11 @@ def efficacy(run: Run) -> tuple[Efficacy, ...]:
     losses = _Losses(run)
     done: dict[tuple[str, str], list[Outcome | None]] = {}
     for record in run.interventions:
-        if record.remedy not in NOTICES and record.finding is not None:
+        if record.remedy not in (TELLS, ENDS) and record.finding is not None:
             done.setdefault((record.diagnosis, record.remedy), []).append(record.outcome)
     left: dict[tuple[str, str], list[Outcome | None]] = {}
     for finding in _left_alone(run):
-        left.setdefault((finding.diagnosis, ""), []).append(losses.judge(finding, run.findings))
+        left.setdefault((finding.diagnosis, ""), []).append(losses.judge(finding))
     order = list(dict.fromkeys(diagnosis for diagnosis, _ in (*done, *left)))
     rows = [_row(key, outcomes, losses) for key, outcomes in (*done.items(), *left.items())]
     return tuple(sorted(rows, key=lambda row: order.index(row.diagnosis)))
@@ -70,11 +71,11 @@ def efficacy(run: Run) -> tuple[Efficacy, ...]:
 
 def _left_alone(run: Run) -> list[Finding]:
     """Return the findings that a rule would have acted on, of steps at which nothing was done about that diagnosis."""
-    acted = {(record.step, record.diagnosis) for record in run.interventions if record.remedy not in NOTICES}
+    acted = {(record.step, record.diagnosis) for record in run.interventions if record.remedy != TELLS}
     found = {
         (record.step, record.diagnosis): record.finding
         for record in run.withheld
-        if record.finding is not None and record.reason in LEFT_ALONE and record.remedy not in NOTICES
+        if record.finding is not None and record.reason in LEFT_ALONE and record.remedy != TELLS
     }
     return [finding for key, finding in found.items() if key not in acted]
 
@@ -117,6 +118,9 @@ class _Losses:
         self.steps = np.array(order, dtype=np.int64)
         self.loss = np.array([loss[last[step]] for step in order], dtype=np.float64)
         self.horizon = int(run.policy.get("horizon", HORIZON))
+        self.found: dict[str, list[int]] = {}
+        for finding in run.findings:
+            insort(self.found.setdefault(finding.diagnosis, []), finding.step)
 
     def between(self, first: int, end: int) -> list[float]:
         """Return the finite losses of the steps from `first` to before `end`."""
@@ -134,12 +138,13 @@ class _Losses:
         back = np.flatnonzero(self.loss[low:high] <= outcome.loss_before + outcome.loss_noise)
         return int(self.steps[low + back[0]]) - done_at if len(back) else None
 
-    def judge(self, finding: Finding, findings: Sequence[Finding]) -> Outcome | None:
+    def judge(self, finding: Finding) -> Outcome | None:
         """Return what became of a finding by itself; None when the run ended before that could be told."""
         step, end = finding.step, finding.step + self.horizon
         if not len(self.steps) or self.steps[-1] < end:
             return None
-        again = [f.step for f in findings if f.diagnosis == finding.diagnosis and step < f.step <= end]
+        found = self.found[finding.diagnosis]
+        again = found[bisect_right(found, step) : bisect_right(found, end)]
         before = Level.of(self.between(step - self.horizon, step))
         after = Level.of(self.between(step + 1, end + 1))
         verdict, reason = judge(before, after, len(again), self.horizon)

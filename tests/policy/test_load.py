@@ -436,3 +436,21 @@ def test_how_gradients_are_sampled_is_one_of_three_words() -> None:
     assert load_policy("default").monitor.statistics == "sampled"
     with pytest.raises(PolicyError, match=r"'sampled', 'exact' or 'none' \(did you mean 'sampled'\?\), got \"sample\""):
         load_policy(write("monitor: {statistics: sample}\n"))
+
+
+@pytest.mark.parametrize(
+    ("rung", "problem"),
+    [
+        ("{do: stop}", "p.yaml:4:18: a rung needs `after` and `within`, or `if_outcome`, to say when it acts"),
+        (
+            "{within: 3, do: stop}",
+            "p.yaml:4:18: a rung needs `after` and `within`, or `if_outcome`, to say when it acts",
+        ),
+        ("{after: 3, do: stop}", "p.yaml:4:18: `after` needs `within`: so many actions in how many steps?"),
+        ("{if_outcome: [], do: stop}", "p.yaml:4:18: a rung needs `after` and `within`, or `if_outcome`"),
+        ("{if_outcome: no_efect, do: stop}", "did you mean 'no_effect'?"),
+    ],
+)
+def test_a_rung_that_does_not_say_when_it_acts_is_a_mistake_at_its_place(rung: str, problem: str) -> None:
+    (found,) = problems_of(write(f"rules:\n- when: nonfinite\n  do: skip_step\n  escalate:   [  {rung}]\n"))
+    assert problem in found
