@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from gradguard.contracts import Diagnosis, Remedy
 from gradguard.judgement import Judgement
-from gradguard.policy.decide import RuleHistory, choose_rung, reason_to_wait
+from gradguard.policy.decide import budget_left, choose_rung, reason_to_wait
+from gradguard.policy.history import RuleHistory
 from gradguard.policy.schema import Policy, Rule
 from gradguard.stats import StepStats
 from gradguard.trigger import Trigger
@@ -38,11 +39,13 @@ class Foresight:
     """
 
     def __init__(self, policy: Policy) -> None:
+        self._policy = policy
         self._rules = policy.rules if policy.mode == "enforce" else ()
 
     def needs_device(self) -> bool:
         """Return whether the device has a part in any step, so that the optimizer must be a fused one."""
         remedies = [remedy for rule in self._rules for rung in rule.ladder() for remedy in rung]
+        remedies += self._policy.when_spent() if remedies else ()
         return any(remedy.timing != "late" or remedy.kind == "verdict" for remedy in remedies)
 
     def reasons_to_wait(self, stats: StepStats) -> list[str]:
@@ -59,6 +62,7 @@ class Foresight:
         """
         plan = Plan()
         triggers = judgement.triggers(stats)
+        left = budget_left(self._policy, histories, stats.step)
         for rule in self._rules:
             if not (fired := triggers.get(rule.name)):
                 continue
@@ -66,6 +70,8 @@ class Foresight:
             if reason_to_wait(rule, "warn", history, stats.step) is not None:
                 continue
             remedies = rule.ladder()[choose_rung(rule, history, stats.step)]
+            if left is not None and left <= 0 and any(remedy.kind != "notice" for remedy in remedies):
+                remedies = self._policy.when_spent()
             if any(remedy.kind == "verdict" for remedy in remedies):
                 plan.skips += fired
             limits = [[(t, limit) for limit in _limits(remedies, stats, t.has_baseline)] for t in fired]
@@ -89,6 +95,8 @@ def _reason(rule: Rule, stats: StepStats) -> str:
     beyond = [r for r in urgent if r.timing == "now" and r.device_limit(stats, True) is None]
     if beyond:
         return f"uses {beyond[0].name!r}, which must see the gradients"
+    if rule.budget_per_parameter is not None:
+        return f"has a budget for each parameter, and uses {urgent[0].name!r}"
     if rule.parameters is not None:
         return f"acts on some parameters only with {urgent[0].name!r}"
     if isinstance(rule.when, Diagnosis) and not rule.when.is_foreseeable:

@@ -20,7 +20,7 @@ import torch
 from loguru import logger
 from torch import Tensor
 
-from gradguard import aside, layout, resume
+from gradguard import aside, giving_up, layout, resume
 from gradguard.attachment import Attachment
 from gradguard.deferred import DeferredPipeline
 from gradguard.errors import TrainingStopped, UsageError
@@ -215,13 +215,11 @@ class Guard:
     def _stop_if_asked(self) -> None:
         if not self._pipeline.target.is_stopped or self._is_closed:
             return
-        finding = self._pipeline.target.stop_finding
-        why = finding.message if finding is not None else "a rule said so"
-        message = f"stopped at step {self._pipeline.step}: {why}"
-        if self.run_dir is not None:
-            message += f" See: gradguard audit {self.run_dir}"
+        finding, step = self._pipeline.target.stop_finding, self._pipeline.step
+        why, kept = giving_up.reason_to_stop(self._pipeline), giving_up.keep_last_good(self._pipeline, self.directory)
         self.close(status="stopped")
-        raise TrainingStopped(printable(message), finding)
+        words = giving_up.last_words(step, why, finding, self._pipeline.intervening.tally, kept, self.run_dir)
+        raise TrainingStopped(printable(words), finding)
 
     def _fault(self, what: str, error: Exception) -> None:
         """Record and tell a fault of the guard's own, once for each part that fails."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gradguard.contracts import Unavailable
 from gradguard.observed import SampleIds
-from gradguard.outcomes import Outcomes
-from gradguard.policy.decide import Action, RuleHistory, decide, dump_histories, load_histories
+from gradguard.outcomes import Judged, Outcomes
+from gradguard.policy.decide import Action, decide
+from gradguard.policy.history import RuleHistory, charge, dump_histories, learn, load_histories
 from gradguard.policy.schema import Policy, Rule
 from gradguard.record.recorder import Recorder
-from gradguard.records import AnyRecord, Finding, Intervention, Withheld, WithheldReason
+from gradguard.records import AnyRecord, Finding, Intervention, Outcome, Withheld, WithheldReason
+from gradguard.tally import Tally
 from gradguard.target import Target
 
 
@@ -25,6 +26,12 @@ class Intervening:
         rows_of: the parameters of each rule, None for all.
         recorder: takes the records.
         on_fault: called with (what failed, error) when a remedy raises.
+
+    Attributes:
+        outcomes: the judgements that wait.
+        tally: what was tried so far, and what of it helped.
+        histories: what every rule did so far.
+        judged: judgements made since the last step.
     """
 
     def __init__(
@@ -40,7 +47,9 @@ class Intervening:
         self.rows_of = rows_of
         self.recorder = recorder
         self.outcomes = Outcomes(policy.horizon)
-        self.histories: Mapping[str, RuleHistory] = {}
+        self.tally = Tally()
+        self.histories: dict[str, RuleHistory] = {}
+        self.judged: list[Outcome] = []
         self._records: list[AnyRecord] = []
         self._on_fault = on_fault
 
@@ -50,8 +59,8 @@ class Intervening:
         stats = self.target.stats
         for diagnosis in {finding.diagnosis for _, finding in found}:
             self.outcomes.saw(diagnosis, stats.step)
-        decision = decide(self.policy, found, self.histories, stats.step)
-        self.histories = decision.histories
+        decision = decide(self.policy, found, self.histories, stats.step, self.target.table.names)
+        self.histories = dict(decision.histories)
         for action in decision.actions:
             self._carry_out(action, sample_ids)
         for item in decision.withheld:
@@ -64,6 +73,7 @@ class Intervening:
                         diagnosis=item.finding.diagnosis,
                         remedy=item.remedy,
                         reason=item.reason,
+                        detail=item.detail,
                         finding=item.finding,
                         sample_ids=sample_ids,
                     ),
@@ -90,7 +100,6 @@ class Intervening:
         """Apply one remedy and record it; return whether it was available."""
         target = self.target
         finding, rows = action.finding, self._rows(action)
-        loss_before = self._median_loss()
         reason: WithheldReason | None = None
         detail, is_moot = "", False
         try:
@@ -118,9 +127,27 @@ class Intervening:
             return is_moot
         record = self.recorder.write(Intervention(reason=action.reason, change=change, **common))
         self._records.append(record)
-        if action.remedy.kind != "notice":
-            self.outcomes.add(record.seq, target.stats.step, finding.diagnosis, loss_before)
+        if action.remedy.kind != "notice" and not target.is_stopped:
+            self._expect_outcome(record)
         return True
+
+    def _expect_outcome(self, done: Intervention) -> None:
+        """Wait for what comes of an intervention; until then it counts against the budget of the run."""
+        stats, policy = self.target.stats, self.policy
+        losses = stats.losses.get(policy.horizon)
+        self.outcomes.add(done, list(losses.values) if losses is not None else [], stats.num_losses)
+        self.tally.did(done.diagnosis, done.remedy)
+        history = self.histories[done.rule]
+        if policy.budget is not None and done.step not in history.charged:
+            self.histories[done.rule] = charge(history, done.step, policy.budget_within)
+
+    def take(self, judgements: Sequence[Judged]) -> None:
+        """Write judgements down and let the rules learn from them; those of one action are alike."""
+        for entry, record in judgements:
+            self.judged.append(self.recorder.write(record, durable=False))
+            self.tally.judged(entry.diagnosis, entry.remedy, record.verdict)
+            history = self.histories.get(entry.rule, RuleHistory())
+            self.histories[entry.rule] = learn(history, entry.rung, entry.step, record.verdict)
 
     def _rows(self, action: Action) -> Sequence[int] | None:
         """Return the parameters that a remedy acts on: the rule's, narrowed to those the finding named."""
@@ -130,15 +157,16 @@ class Intervening:
             return named if rows is None else tuple(row for row in named if row in set(rows))
         return rows
 
-    def _median_loss(self) -> float:
-        losses = self.target.stats.losses.get(self.policy.horizon)
-        return losses.median if losses is not None else math.nan
-
     def state_dict(self) -> dict[str, Any]:
         """Return the rules' histories and the judgements that are due."""
-        return {"histories": dump_histories(self.histories), "outcomes": self.outcomes.state_dict()}
+        return {
+            "histories": dump_histories(self.histories),
+            "outcomes": self.outcomes.state_dict(),
+            "tally": self.tally.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from saved histories and judgements."""
         self.histories = load_histories(state["histories"])
         self.outcomes.load_state_dict(state["outcomes"])
+        self.tally.load_state_dict(state["tally"])

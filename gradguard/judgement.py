@@ -52,6 +52,9 @@ class Judgement:
         table: the parameter tensors.
         horizon: size of a loss window that is kept in any case.
         on_fault: called with (what failed, error) when a diagnosis raises; it is switched off.
+
+    Attributes:
+        num_losses: finite losses taken in so far; neither a rollback nor a new level makes it fall.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Judgement:
         self.windows = {size: NormWindow(len(table) + 1, size) for size in sorted(sizes)}
         self.losses = {size: LossWindow(size) for size in sorted(loss_sizes)}
         self.trackers = {limit: limit.track(NormSets(tuple(sets))) for limit, sets in tracked.items()}
+        self.num_losses = 0
         self._first_losses: list[float] = []
         self._initial_loss = nan
         self._watchful = [entry for entry in self.entries if not entry.diagnosis.rests_when_quiet()]
@@ -99,7 +103,7 @@ class Judgement:
     def judge(self, stats: StepStats) -> list[tuple[Rule, Finding]]:
         """Return what every rule's diagnosis found at this step, in the policy's order."""
         self.lend(stats)
-        stats.initial_loss = self._initial_loss
+        stats.initial_loss, stats.num_losses = self._initial_loss, self.num_losses
         found: list[tuple[Entry, Finding]] = []
         is_quiet = stats.is_quiet()
         entries = self._scaler_entries if stats.found_inf else self.entries
@@ -185,10 +189,11 @@ class Judgement:
             window.push(levels, is_plain)
         for tracker in self.trackers.values():
             tracker.push(levels)
-        if has_loss:
+        if has_loss and isfinite(loss):
+            self.num_losses += 1
             for losses in self.losses.values():
                 losses.push(loss)
-            if len(self._first_losses) < NUM_FIRST and isfinite(loss):
+            if len(self._first_losses) < NUM_FIRST:
                 self._first_losses.append(loss)
                 self._initial_loss = median(self._first_losses)
 
@@ -206,10 +211,10 @@ class Judgement:
         self._was_quiet = False
 
     def roll_back(self, state: dict[str, Any]) -> None:
-        """Put copied windows and states back, but remember what was found since: the story goes on."""
-        told = self.story.told
+        """Put copied windows and states back, but remember what was found and counted since: the story goes on."""
+        told, num_losses = self.story.told, self.num_losses
         self.load_state_dict(state)
-        self.story.told = told
+        self.story.told, self.num_losses = told, num_losses
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of all windows and states."""
@@ -217,6 +222,7 @@ class Judgement:
             "windows": {size: window.state_dict() for size, window in self.windows.items()},
             "losses": {size: losses.state_dict() for size, losses in self.losses.items()},
             "trackers": [tracker.state_dict() for tracker in self.trackers.values()],
+            "num_losses": self.num_losses,
             "first_losses": list(self._first_losses),
             "states": [entry.diagnosis.dump_state(entry.state) for entry in self.entries],
             "told": dict(self.story.told),
@@ -230,6 +236,7 @@ class Judgement:
             losses.load_state_dict(state["losses"][size])
         for tracker, known in zip(self.trackers.values(), state["trackers"], strict=True):
             tracker.load_state_dict(known)
+        self.num_losses = state["num_losses"]
         self._first_losses = list(state["first_losses"])
         self._initial_loss = median(self._first_losses) if self._first_losses else nan
         for entry, dumped in zip(self.entries, state["states"], strict=True):

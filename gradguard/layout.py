@@ -36,7 +36,9 @@ def take_new_layout(pipeline: Pipeline) -> None:
     fresh.step, fresh.loss_scale, fresh.scaler_skips = pipeline.step, old.loss_scale, old.scaler_skips
     pipeline.stats = pipeline.target.stats = fresh
     pipeline.read_parameters()
+    num_losses = pipeline.judgement.num_losses
     pipeline.judgement = Judgement(pipeline.policy, table, pipeline.policy.horizon, pipeline.on_fault)
+    pipeline.judgement.num_losses = num_losses
     pipeline.intervening.rows_of = pipeline.routine.rows_of = pipeline.judgement.rows_of
     pipeline.watch.close()
     pipeline.watch = ResetWatch(pipeline.monitor.params)

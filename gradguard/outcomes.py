@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from gradguard.records import Outcome, Verdict
-
-
-BETTER = 1.25  # loss after / before up to which the run counts as being where it was: medians of 50 steps are noisy
-WORSE = 1.5  # loss after / before from which it counts as worse
+from gradguard.records import Finding, Intervention, Outcome, Verdict
+from gradguard.verdict import Level, judge, tolerance
 
 
 @dataclass
@@ -20,51 +18,35 @@ class Pending:
     Args:
         seq: of the intervention's record.
         step: at which it was carried out.
+        rule: that acted.
+        rung: on which.
+        remedy: that was applied.
         diagnosis: that fired it.
         due: step at which it is judged.
-        loss_before: median loss of the window before it, NaN when no loss was observed.
+        before: the loss before it.
+        num_losses: losses observed in the whole run before it.
         recurrences: findings of the same diagnosis since.
+        last_seen: step of the last of these, None while there is none.
     """
 
     seq: int
     step: int
+    rule: str
+    rung: int
+    remedy: str
     diagnosis: str
     due: int
-    loss_before: float
+    before: Level
+    num_losses: int
     recurrences: int = 0
+    last_seen: int | None = None
 
 
-def judge(loss_before: float, loss_after: float, recurrences: int, horizon: int) -> tuple[Verdict, str]:
-    """Return the verdict on an intervention, and one sentence.
+class Judged(NamedTuple):
+    """A judgement, and what it is about."""
 
-    Args:
-        loss_before: median loss before the intervention, NaN when unknown.
-        loss_after: median loss since, NaN when unknown.
-        recurrences: findings of the same diagnosis since.
-        horizon: steps since.
-
-    Example:
-        >>> judge(1.0, 0.9, 0, 50)
-        ('helped', 'it did not come back in 50 steps and the loss is 0.9 (before 1)')
-        >>> judge(1.0, 3.0, 0, 50)[0]
-        'worse'
-    """
-    came_back = (
-        f"it came back {recurrences} times in {horizon} steps"
-        if recurrences
-        else (f"it did not come back in {horizon} steps")
-    )
-    if not (math.isfinite(loss_before) and math.isfinite(loss_after)):
-        if recurrences:
-            return "no_effect", came_back
-        return "unknown", f"{came_back}; no loss was observed to compare"
-    rise = loss_after - loss_before
-    told = f"{came_back} and the loss is {loss_after:.4g} (before {loss_before:.4g})"
-    if rise > (WORSE - 1.0) * abs(loss_before):
-        return "worse", told
-    if recurrences == 0 and rise <= (BETTER - 1.0) * abs(loss_before):
-        return "helped", told
-    return "no_effect", told
+    entry: Pending
+    record: Outcome
 
 
 class Outcomes:
@@ -83,42 +65,74 @@ class Outcomes:
         """Step at which the first judgement is due; far away when none is."""
         return self.pending[0].due if self.pending else 2**62
 
-    def add(self, seq: int, step: int, diagnosis: str, loss_before: float) -> None:
-        """Wait for the judgement of an intervention."""
-        self.pending.append(Pending(seq, step, diagnosis, step + self.horizon, loss_before))
+    def add(self, done: Intervention, losses: Sequence[float], num_losses: int) -> None:
+        """Wait for the judgement of an intervention.
+
+        Args:
+            done: the intervention, as recorded.
+            losses: accepted ones before it, the last `horizon` at most.
+            num_losses: accepted ones in the whole run.
+        """
+        self.pending.append(
+            Pending(
+                seq=done.seq,
+                step=done.step,
+                rule=done.rule,
+                rung=done.rung,
+                remedy=done.remedy,
+                diagnosis=done.diagnosis,
+                due=done.step + self.horizon,
+                before=Level.of(losses),
+                num_losses=num_losses,
+            )
+        )
 
     def saw(self, diagnosis: str, step: int) -> None:
         """Count a finding as a recurrence for what waits on the same diagnosis."""
         for entry in self.pending:
             if entry.diagnosis == diagnosis and entry.step < step:
                 entry.recurrences += 1
+                entry.last_seen = step
 
-    def collect(self, step: int, loss_after: float) -> list[Outcome]:
-        """Return the judgements that are due at a step."""
-        records = []
+    def collect(self, step: int, losses: Sequence[float], num_losses: int) -> list[Judged]:
+        """Return the judgements that are due at a step.
+
+        Args:
+            step: optimizer steps so far.
+            losses: the last accepted ones, `horizon` at most, oldest first.
+            num_losses: accepted ones in the whole run.
+        """
+        judged = []
         while self.pending and self.pending[0].due <= step:
             entry = self.pending.pop(0)
-            verdict, reason = judge(entry.loss_before, loss_after, entry.recurrences, self.horizon)
-            records.append(self._record(entry, step, verdict, reason, loss_after))
-        return records
+            after = _level_since(entry, losses, num_losses)
+            verdict, reason = judge(entry.before, after, entry.recurrences, self.horizon)
+            judged.append(_judged(entry, step, verdict, reason, after))
+        return judged
 
-    def give_up(self, step: int, loss_after: float) -> list[Outcome]:
-        """Return "unknown" for everything that still waits: the run ends before the horizon."""
+    def give_up(
+        self, step: int, losses: Sequence[float], num_losses: int, stopped_by: Finding | None = None
+    ) -> list[Judged]:
+        """Return the judgements of everything that still waits: the run ends before the horizon.
+
+        They are "unknown", but for what was to keep off the diagnosis that the run was stopped for: that had no effect.
+
+        Args:
+            step: optimizer steps so far.
+            losses: see `collect`.
+            num_losses: see `collect`.
+            stopped_by: what the policy stopped the run for, None when it did not.
+        """
         pending, self.pending = self.pending, []
-        reason = "the run ended before it could be judged"
-        return [self._record(entry, step, "unknown", reason, loss_after) for entry in pending]
-
-    def _record(self, entry: Pending, step: int, verdict: Verdict, reason: str, loss_after: float) -> Outcome:
-        return Outcome(
-            step=step,
-            of=entry.seq,
-            verdict=verdict,
-            recurrences=entry.recurrences,
-            loss_before=entry.loss_before if math.isfinite(entry.loss_before) else None,
-            loss_after=loss_after if math.isfinite(loss_after) else None,
-            horizon=step - entry.step,
-            reason=reason,
-        )
+        judged = []
+        for entry in pending:
+            verdict: Verdict = "unknown"
+            reason = "the run ended before it could be judged"
+            if stopped_by is not None and entry.diagnosis == stopped_by.diagnosis and entry.step < stopped_by.step:
+                verdict = "no_effect"
+                reason = f"the run was stopped for the same {stopped_by.step - entry.step} steps later"
+            judged.append(_judged(entry, step, verdict, reason, _level_since(entry, losses, num_losses)))
+        return judged
 
     def state_dict(self) -> dict[str, Any]:
         """Return what waits."""
@@ -126,4 +140,26 @@ class Outcomes:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on waiting for what a saved state waited for."""
-        self.pending = [Pending(**entry) for entry in state["pending"]]
+        self.pending = [Pending(**{**entry, "before": Level(**entry["before"])}) for entry in state["pending"]]
+
+
+def _level_since(entry: Pending, losses: Sequence[float], num_losses: int) -> Level:
+    count = min(len(losses), num_losses - entry.num_losses)
+    return Level.of(losses[len(losses) - count :] if count > 0 else ())
+
+
+def _judged(entry: Pending, step: int, verdict: Verdict, reason: str, after: Level) -> Judged:
+    before = entry.before
+    record = Outcome(
+        step=step,
+        of=entry.seq,
+        verdict=verdict,
+        recurrences=entry.recurrences,
+        last_seen=entry.last_seen,
+        loss_before=before.median if math.isfinite(before.median) else None,
+        loss_after=after.median if math.isfinite(after.median) else None,
+        loss_noise=tolerance(before, after.count) if math.isfinite(before.median) else None,
+        horizon=step - entry.step,
+        reason=reason,
+    )
+    return Judged(entry, record)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gradguard.intervention import Intervening
 from gradguard.judgement import Judgement
-from gradguard.outcomes import Outcomes
 from gradguard.policy.schema import Policy
-from gradguard.record.recorder import Recorder
 from gradguard.stats import StepStats
 from gradguard.target import Target
 
@@ -19,22 +18,19 @@ class Periodic:
         policy: gives the strides.
         probe: takes a probe.
         target: holds the snapshots.
-        outcomes: the judgements that wait.
-        recorder: takes the outcomes.
+        intervening: has the judgements that wait, and learns from them.
 
     Attributes:
         next_probe: steps after which the next probe is taken.
         next_due: steps after which anything is due.
     """
 
-    def __init__(
-        self, policy: Policy, probe: Callable[[], None], target: Target, outcomes: Outcomes, recorder: Recorder
-    ) -> None:
+    def __init__(self, policy: Policy, probe: Callable[[], None], target: Target, intervening: Intervening) -> None:
         self._policy = policy
         self._probe = probe
         self._target = target
-        self._outcomes = outcomes
-        self._recorder = recorder
+        self._intervening = intervening
+        self._outcomes = intervening.outcomes
         self.next_probe = 1
         self.next_due = 0
 
@@ -63,13 +59,15 @@ class Periodic:
             snapshots.confirm(step)
             if step >= snapshots.next_step and not self._target.is_skipped and not stats.bad_state:
                 snapshots.take(step, judgement.state_dict())
-        for outcome in self._outcomes.collect(step, judgement.losses[self._policy.horizon].median):
-            self._recorder.write(outcome, durable=False)
+        if step >= self._outcomes.next_due:
+            losses = list(judgement.losses[self._policy.horizon].values)
+            self._intervening.take(self._outcomes.collect(step, losses, judgement.num_losses))
         self.next_due = min(self.next_probe, self._outcomes.next_due)
         if snapshots is not None:
             self.next_due = min(self.next_due, snapshots.next_due(step))
 
     def give_up(self, step: int, judgement: Judgement) -> None:
         """Write down that the run ends before the judgements that still wait."""
-        for outcome in self._outcomes.give_up(step, judgement.losses[self._policy.horizon].median):
-            self._recorder.write(outcome, durable=False)
+        losses = list(judgement.losses[self._policy.horizon].values)
+        stopped_by = self._target.stop_finding if self._target.is_stopped else None
+        self._intervening.take(self._outcomes.give_up(step, losses, judgement.num_losses, stopped_by))

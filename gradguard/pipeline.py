@@ -85,7 +85,7 @@ class Pipeline:
         self.probes = Probes.of(policy, monitor, recorder, on_fault)
         self.gradient_probe = GradientProbe(policy.monitor, recorder, on_fault)
         self.watch = ResetWatch(self.monitor.params)
-        self.periodic = Periodic(policy, self._probe, self.target, self.intervening.outcomes, recorder)
+        self.periodic = Periodic(policy, self._probe, self.target, self.intervening)
         self.start_versions: list[int] = []
         self.quiet = QuietSteps(self)
         self.read_parameters()
@@ -133,6 +133,8 @@ class Pipeline:
         self.target.begin()
         if self.findings or self.records:
             self.findings, self.records = [], []
+        if self.intervening.judged:
+            self.intervening.judged = []
         if self.monitor.has_new_layout():
             layout.take_new_layout(self)
         self.stats.step = self.step
@@ -262,7 +264,8 @@ class Pipeline:
 
     def report(self) -> StepReport:
         """Return what happened at the last step."""
-        return StepReport.of(self.step - 1, self.stats, self.target, self.findings, self.records)
+        outcomes = self.intervening.judged
+        return StepReport.of(self.step - 1, self.stats, self.target, self.findings, self.records, outcomes)
 
     def _probe(self) -> None:
         self.monitor.probe(self.stats)

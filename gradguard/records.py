@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Severity = Literal["info", "warn", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warn", "critical")
 
-Reason = Literal["fired", "escalated"]
+Reason = Literal["fired", "escalated", "gave_up"]
 WithheldReason = Literal[
     "dry_run", "cooldown", "budget", "warmup", "no_rule", "superseded", "below_severity", "unavailable", "failed"
 ]
@@ -119,8 +119,10 @@ class Outcome(Record):
         of: `seq` of the intervention.
         verdict: "helped", "no_effect", "worse", or "unknown" (no loss was observed, or the run ended first).
         recurrences: how often the same diagnosis came back within the horizon.
+        last_seen: step at which it did so last, None when it never did.
         loss_before: median of the losses in the window before the intervention.
         loss_after: median of the losses observed within the horizon.
+        loss_noise: the difference of both that the usual noise explains.
         horizon: steps between the intervention and this judgement.
         reason: one sentence.
     """
@@ -129,8 +131,10 @@ class Outcome(Record):
     of: int
     verdict: Verdict
     recurrences: int = 0
+    last_seen: int | None = None
     loss_before: Number = None
     loss_after: Number = None
+    loss_noise: Number = None
     horizon: int = 0
     reason: str = ""
 
@@ -141,7 +145,7 @@ class Intervention(Record):
     Args:
         rule: the policy's rule.
         rung: 0 for the rule's own `do`, k for its k-th escalation.
-        reason: "fired" or "escalated".
+        reason: "fired", "escalated", or "gave_up" when the budget of the run is spent.
         diagnosis: the finding's diagnosis, or "always".
         remedy: registered name of the remedy.
         finding: the evidence; None for a rule that always applies.

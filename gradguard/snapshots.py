@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gradguard import last_good
 from gradguard.finite_check import FiniteCheck
 from gradguard.functional import nonfinite_tensors
 from gradguard.snapshot import Snapshot, live_tensors, tensors_in
@@ -150,6 +152,15 @@ class Snapshots:
             may_save = not self._reason_to_refuse(live, None)
             self._aside = Snapshot(step, self._model, self._optimizer, {}, live) if may_save else None
             self._good.restore(self._model, self._optimizer)
+
+    def save_good(self, path: Path) -> None:
+        """Write the good snapshot, if there is one, as a checkpoint; see `last_good`.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        if self._good is not None:
+            last_good.save(last_good.as_checkpoint(self._good, self._model, self._optimizer), path)
 
     def take_aside(self, step: int) -> Snapshot | None:
         """Hand over the state that the last rollback replaced, if that was at most `ASIDE_STEPS` steps ago."""

@@ -75,6 +75,7 @@ class StepStats:
         found_inf: GradScaler will skip this step.
         bad_ranks: ranks that observed a non-finite loss, in distributed training.
         initial_loss: median of the first 5 finite losses of accepted steps (of fewer while there are fewer), or NaN.
+        num_losses: finite losses of accepted steps before this one.
         activations: what the probe saw in the forward passes of this step; None on most steps.
         updates: what the probe saw the step before do; None on most steps.
         windows: {window size: rolling statistics of `levels` before this step}.
@@ -102,6 +103,7 @@ class StepStats:
         "lr",
         "nonfinite",
         "norms",
+        "num_losses",
         "overflowed",
         "scaler_skips",
         "sgd_reach",
@@ -163,6 +165,7 @@ class StepStats:
         self.found_inf = False
         self.bad_ranks: tuple[int, ...] = ()
         self.initial_loss = float("nan")
+        self.num_losses = 0
         self.activations: Activations | None = None
         self.updates: Updates | None = None
         self.windows: dict[int, NormWindow] = {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from gradguard.records import AnyRecord, Finding, Intervention, Withheld
+from gradguard.records import AnyRecord, Finding, Intervention, Outcome, Withheld
 
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class StepReport:
         clip_coef: what the gradients as a whole were multiplied by.
         findings: what was found wrong.
         records: actions and non-actions, in order.
+        outcomes: of earlier interventions, judged once this step was taken.
     """
 
     step: int
@@ -38,12 +39,19 @@ class StepReport:
     clip_coef: float
     findings: tuple[Finding, ...]
     records: tuple[AnyRecord, ...]
+    outcomes: tuple[Outcome, ...] = ()
 
     @classmethod
     def of(
-        cls, step: int, stats: StepStats, target: Target, findings: Sequence[Finding], records: Sequence[AnyRecord]
+        cls,
+        step: int,
+        stats: StepStats,
+        target: Target,
+        findings: Sequence[Finding],
+        records: Sequence[AnyRecord],
+        outcomes: Sequence[Outcome],
     ) -> StepReport:
-        """Return the report on a step, from what was measured and what remedies left."""
+        """Return the report on a step, from what was measured, what remedies left and what was judged since."""
         by_guard, by_scaler = target.is_skipped, stats.found_inf
         return cls(
             step=step,
@@ -54,6 +62,7 @@ class StepReport:
             clip_coef=target.clip_coef,
             findings=tuple(findings),
             records=tuple(records),
+            outcomes=tuple(outcomes),
         )
 
     @classmethod

@@ -14,7 +14,7 @@ from torch import nn
 import gradguard
 from gradguard.contracts import REMEDIES, Remedy
 from gradguard.foresight import Foresight
-from gradguard.policy.decide import RuleHistory
+from gradguard.policy.history import RuleHistory, learn
 from gradguard.records import Change
 from gradguard.stats import StepStats
 
@@ -163,12 +163,14 @@ def test_nothing_is_told_of_a_rule_on_some_parameters_nor_of_a_diagnosis_that_fa
     assert feed.judgement.triggers(feed.stats) == {}
 
 
-def planned(rules, history=None, steps=30):
+def planned(rules, history=None, steps=30, **options):
     """Return the plan for the step after some healthy ones."""
     feed = Feed(*rules)
     feed.repeat(steps, 1.0, 1.0)
     feed.stats.step += 1
-    return Foresight(feed.policy).plan(feed.judgement, {"rule": history} if history else {}, feed.stats)
+    return Foresight(feed.policy.model_copy(update=options)).plan(
+        feed.judgement, {"rule": history} if history else {}, feed.stats
+    )
 
 
 LADDER = {
@@ -188,6 +190,29 @@ def test_a_rule_that_rests_or_has_climbed_past_its_verdict_plans_nothing():
     assert len(planned([LADDER], RuleHistory(actions=1, last_step=26)).skips) == 1
     assert planned([LADDER], RuleHistory(actions=5, last_step=1)).skips == []
     assert planned([LADDER], RuleHistory(actions=2, last_step=22, fired=((21, 22), ()))).skips == []
+
+
+def test_a_rung_that_acts_on_an_outcome_is_planned_for_once_the_outcome_is_known():
+    ladder = {**LADDER, "cooldown": 0, "escalate": [{"if_outcome": "no_effect", "do": "notify"}]}
+    history = RuleHistory(actions=1, last_step=2, fired=((2,), ()))
+    assert len(planned([ladder], history).skips) == 1
+    assert planned([ladder], learn(history, 0, 2, "no_effect")).skips == []
+
+
+@pytest.mark.parametrize("on_budget", ["stop", "record"])
+def test_once_the_budget_of_the_run_is_spent_the_step_is_dropped_for_the_stop_or_taken(on_budget):
+    clip = {"name": "rule", "when": "exploding_gradient", "do": {"clip_norm": {"max_norm": 7.0}}}
+    for rule, is_skip in ((LADDER, True), (clip, False)):
+        for spent, left in (((), True), ((3,), False)):
+            plan = planned([rule], RuleHistory(charged=spent), budget=1, on_budget=on_budget)
+            assert bool(plan.clips) == (left and not is_skip)
+            assert bool(plan.skips) == (is_skip if left else on_budget == "stop")
+
+
+def test_a_budget_for_each_parameter_is_a_reason_to_wait():
+    policy = gradguard.Policy.model_validate({"rules": [{**LADDER, "budget_per_parameter": 3}]})
+    (reason,) = Foresight(policy).reasons_to_wait(StepStats(1))
+    assert reason == "rule 'rule' has a budget for each parameter, and uses 'skip_step'"
 
 
 def test_every_verdict_on_the_step_skips_it_whichever_it_is():

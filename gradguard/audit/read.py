@@ -14,6 +14,7 @@ from typing import Any
 
 from gradguard.audit.chunks import all_parameters
 from gradguard.audit.columns import Columns, open_statistics_chunks
+from gradguard.audit.efficacy import Efficacy, efficacy
 from gradguard.audit.gradients import Gradients, open_gradient_chunks
 from gradguard.audit.line import NewerVersionError, read_lines
 from gradguard.audit.locate import locate, read_info, run_names
@@ -123,6 +124,11 @@ class Run:
     def withheld(self) -> list[Withheld]:
         """Every action that was due and not carried out, in order."""
         return [record for record in self.records if isinstance(record, Withheld)]
+
+    @cached_property
+    def efficacy(self) -> tuple[Efficacy, ...]:
+        """What each remedy was worth against each diagnosis: how often it helped, and how soon."""
+        return efficacy(self)
 
     @cached_property
     def events(self) -> list[Event]:

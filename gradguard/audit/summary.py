@@ -9,6 +9,7 @@ from datetime import datetime
 import numpy as np
 from pydantic import Field, computed_field
 
+from gradguard.audit.efficacy import Efficacy
 from gradguard.audit.headline import headline
 from gradguard.audit.problem import Problem
 from gradguard.audit.read import Run
@@ -99,6 +100,7 @@ class Summary(Frozen):
         story: what was found, each diagnosis where it first came, in order.
         interventions: in order of their first step.
         outcomes: number of interventions by verdict, judged ones only.
+        efficacy: what each remedy was worth against each diagnosis.
         withheld: in order of their first step.
         events: number of events by name.
         internal_errors: messages of the guard's own faults, each once.
@@ -126,6 +128,7 @@ class Summary(Frozen):
     story: tuple[Chapter, ...]
     interventions: tuple[ActionGroup, ...]
     outcomes: dict[str, int]
+    efficacy: tuple[Efficacy, ...]
     withheld: tuple[ActionGroup, ...]
     events: dict[str, int]
     internal_errors: tuple[str, ...]
@@ -170,6 +173,7 @@ def summarise(run: Run) -> Summary:
         story=_story(run.findings),
         interventions=_group(run.interventions),
         outcomes=dict(sorted(verdicts.items())),
+        efficacy=run.efficacy,
         withheld=_group(run.withheld),
         events=dict(sorted(Counter(event.event for event in run.events).items())),
         internal_errors=tuple(errors),

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Group
 from rich.table import Table
 
+from gradguard.audit.efficacy import Efficacy
 from gradguard.audit.headline import plural, story_line
 from gradguard.audit.read import read_run
 from gradguard.audit.summary import ActionGroup, Summary, summarise
-from gradguard.cli.render import console, duration, facts, number, steps, table, text
+from gradguard.cli.render import console, duration, facts, keep_whole, number, steps, table, text
 from gradguard.record.encode import to_json
 
 
 MAX_PROBLEMS = 10
-FOUND_WIDTH = 19  # of the longest diagnosis, kept on one line
-VERDICTS = {"helped": "helped", "no_effect": "no effect", "worse": "worse", "unknown": "unknown"}
+COUNTS = ["helped", "no\neffect", "worse", "not\nknown"]
+NUMBERS = ["loss\nchange", "steps to\nrecover"]
+INDENT = 2  # of a remedy under the diagnosis that it is for
 
 
 def audit(
@@ -41,7 +45,10 @@ def render_summary(summary: Summary) -> None:
     out.print(facts(_facts(summary)))
     if summary.interventions:
         out.print()
-        out.print(_groups("What the guard did", summary.interventions, "outcome"))
+        out.print(_groups("What the guard did", summary.interventions))
+    if summary.efficacy:
+        out.print()
+        out.print(_efficacy(summary.efficacy))
     if summary.withheld:
         out.print()
         out.print(_groups("What it did not do", summary.withheld, "why not"))
@@ -93,10 +100,12 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
     return rows
 
 
-def _groups(title: str, groups: tuple[ActionGroup, ...], last: str) -> Table:
-    columns = ["found", "remedy", "count", "steps", "mostly in", last]
+def _groups(title: str, groups: tuple[ActionGroup, ...], why: str = "") -> Table:
+    columns = ["found", "remedy", "count", "steps", "mostly in", *([why] if why else [])]
     result = table(title, columns, right=frozenset({"count"}))
-    result.columns[0].min_width = min(FOUND_WIDTH, max(len(group.diagnosis) for group in groups))
+    keep_whole(result, 0, (group.diagnosis for group in groups))
+    keep_whole(result, 1, (group.remedy for group in groups))
+    keep_whole(result, 5, (group.reason for group in groups))
     for group in groups:
         result.add_row(
             text(group.diagnosis),
@@ -104,13 +113,56 @@ def _groups(title: str, groups: tuple[ActionGroup, ...], last: str) -> Table:
             f"{group.count:,}",
             steps(group.first_step, group.last_step),
             text(group.worst_parameter or "-"),
-            text(group.reason or _outcomes(group)),
+            *([text(group.reason)] if why else []),
         )
     return result
 
 
-def _outcomes(group: ActionGroup) -> str:
-    return (
-        ", ".join(f"{group.outcomes[name]:,} {words}" for name, words in VERDICTS.items() if name in group.outcomes)
-        or "-"
+def _efficacy(rows: tuple[Efficacy, ...]) -> Group:
+    """Return the rows under their diagnoses, and what the columns mean."""
+    columns = ["found, and done", "times", *COUNTS, *NUMBERS]
+    result = table("Did it help", columns, right=frozenset(columns[1:]))
+    for column in result.columns:
+        column.vertical = "bottom"
+    for diagnosis, members in groupby(rows, key=lambda row: row.diagnosis):
+        result.add_row(text(diagnosis, style="bold"))
+        for row in members:
+            _add_row(result, row)
+    keep_whole(result, 0, (" " * INDENT + row.remedy for row in rows))
+    return Group(result, text(_legend(rows), style="dim"))
+
+
+def _add_row(result: Table, row: Efficacy) -> None:
+    counts = (row.helped, row.no_effect, row.worse, row.unknown + row.waiting)
+    result.add_row(
+        text(" " * INDENT + (row.remedy or "(left alone)")),
+        f"{row.count:,}",
+        *(f"{count:,}" if count else "-" for count in counts),
+        _share(row.loss_change),
+        "-" if row.steps_to_recover is None else f"{row.steps_to_recover:,.0f}",
     )
+
+
+def _legend(rows: tuple[Efficacy, ...]) -> str:
+    legend = (
+        "helped: the loss is where it was or lower, and the same did not come back, or so rarely that the run went on. "
+        "Loss change and steps to recover are medians."
+    )
+    if any(not row.remedy for row in rows):
+        legend += " (left alone): found, but nothing was done; what passed by itself counts as helped."
+    return legend
+
+
+def _share(value: float | None) -> str:
+    """Return a change in percent, with its sign, in at most 8 characters; "-" for None.
+
+    Example:
+        >>> [_share(value) for value in (-0.034, 0.0, 0.5, 123.0, 1e9, None)]
+        ['-3 %', '0 %', '+50 %', 'x124', 'x1e+09', '-']
+    """
+    if value is None:
+        return "-"
+    if value >= 10:
+        return f"x{value + 1:.3g}"
+    percent = round(100 * value)
+    return f"{percent:+d} %" if percent else "0 %"

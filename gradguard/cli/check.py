@@ -15,7 +15,7 @@ from gradguard.printable import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gradguard.policy.schema import Policy, Rule
+    from gradguard.policy.schema import Policy, Rule, Rung
     from gradguard.registry import Component
 
 
@@ -53,7 +53,11 @@ def _show(name: str, policy: Policy) -> None:
     console.print(_table(policy.rules))
     if any(rule.escalate for rule in policy.rules):
         console.print(
-            Text("\nA line '4 in 8 steps' acts in place of the one above it when that acted 4 times in 8 steps.", "dim")
+            Text(
+                "\nA line '4 in 8 steps' acts in place of the one above it when that acted 4 times in 8 steps; 'if no "
+                "effect' when that had none where it was judged last.",
+                "dim",
+            )
         )
 
 
@@ -66,6 +70,9 @@ def headline(policy: Policy) -> list[tuple[str, str]]:
     if "snapshots" in policy.needs():
         lines.append(("snapshots", f"every {policy.snapshots.every} steps"))
     lines.append(("outcomes", f"judged {policy.horizon} steps after an intervention"))
+    if policy.budget is not None:
+        within = f" in {policy.budget_within} steps" if policy.budget_within is not None else ""
+        lines.append(("budget", f"{policy.budget} actions in vain{within}, then {policy.on_budget}"))
     lines.append(("told to", ", ".join(map(as_written, policy.sinks)) or "nobody"))
     lines.append(("rules", str(len(policy.rules)) if policy.rules else "none: the guard measures and records only"))
     return lines
@@ -79,12 +86,22 @@ def rule_lines(rule: Rule) -> list[tuple[str, str]]:
     if rule.min_severity != "warn":
         lines.append(("severity", f"{rule.min_severity} and above"))
     lines.append(("do", _together(rule.do)))
-    lines.extend((f"{rung.after} in {rung.within} steps", _together(rung.do)) for rung in rule.escalate)
+    lines.extend((_condition(rung), _together(rung.do)) for rung in rule.escalate)
     if rule.cooldown:
         lines.append(("cooldown", f"{rule.cooldown} steps"))
     if rule.budget is not None:
         lines.append(("budget", f"{rule.budget} actions a run"))
+    if rule.budget_per_parameter is not None:
+        lines.append(("budget", f"{rule.budget_per_parameter} actions a run on each parameter"))
     return lines
+
+
+def _condition(rung: Rung) -> str:
+    """Return when a rung acts: `4 in 8 steps`, `if no effect`, or both."""
+    verdict = "if " + " or ".join(verdict.replace("_", " ") for verdict in rung.if_outcome) if rung.if_outcome else ""
+    if rung.after is not None:
+        return f"{rung.after} in {rung.within} steps {verdict}".rstrip()
+    return f"{verdict} in {rung.within} steps" if rung.within is not None else verdict
 
 
 def as_written(component: Component) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
@@ -12,6 +13,7 @@ from gradguard.printable import printable
 
 
 PIPED_WIDTH = 80
+NAME_WIDTH = 20  # of the longest name that a shipped diagnosis or remedy has
 
 
 def console() -> Console:
@@ -87,3 +89,9 @@ def table(title: str, columns: list[str], right: frozenset[str] = frozenset()) -
     for column in columns:
         result.add_column(column, justify="right" if column in right else "left", overflow="fold", header_style="dim")
     return result
+
+
+def keep_whole(result: Table, column: int, names: Iterable[str]) -> None:
+    """Keep the names of a column on one line each, if they are no longer than those that are shipped."""
+    if column < len(result.columns):
+        result.columns[column].min_width = min(NAME_WIDTH, max(map(len, names), default=0))

@@ -9,11 +9,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from gradguard.audit.efficacy import ENDS, TELLS
 from gradguard.audit.read import read_run
 from gradguard.audit.step import ParameterNorms, StepReport, StepRow, describe_step
 from gradguard.cli.render import console, facts, number, table, text
 from gradguard.record.encode import to_json
 from gradguard.records import AnyRecord, Event, Finding, Intervention, Outcome, Withheld
+
+
+REASONS = {"fired": "fired", "escalated": "escalated", "gave_up": "gave up: the budget of the run is spent"}
+OUTCOMES = {"helped": "helped", "no_effect": "no effect", "worse": "worse", "unknown": "not known"}
 
 
 def show(
@@ -105,11 +110,12 @@ def _told(record: AnyRecord, finding: Finding | None) -> list[tuple[str, str]]:
     if isinstance(record, Intervention):
         rung = f", rung {record.rung}" if record.rung else ""
         rows.append(("done", f"{record.remedy}: {record.change.summary}"))
-        rows.append(("why", f"rule {record.rule!r} {record.reason}{rung}"))
+        rows.append(("why", f"rule {record.rule!r} {REASONS[record.reason]}{rung}"))
         for name in record.change.before:
             after = f" -> {_value(record.change.after[name])}" if name in record.change.after else ""
             rows.append(("", f"{name}: {_value(record.change.before[name])}{after}"))
-        rows.append(("outcome", _judged(record.outcome)))
+        if record.remedy not in (TELLS, ENDS):
+            rows.append(("outcome", _judged(record.outcome)))
     elif isinstance(record, Withheld):
         detail = f": {record.detail}" if record.detail else ""
         rows.append(("not done", record.remedy or "-"))
@@ -141,9 +147,7 @@ def _evidence(finding: Finding) -> list[tuple[str, str]]:
 def _judged(outcome: Outcome | None) -> str:
     if outcome is None:
         return "not judged (yet)"
-    losses = f"; median loss {number(outcome.loss_before)} before, {number(outcome.loss_after)} after"
-    again = f"{outcome.recurrences} recurrences in {outcome.horizon} steps"
-    return f"{outcome.verdict}: {again}{losses}. {outcome.reason}".rstrip()
+    return f"{OUTCOMES[outcome.verdict]}: {outcome.reason}".rstrip()
 
 
 def _value(value: float | str | None) -> str:

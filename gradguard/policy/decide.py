@@ -6,27 +6,12 @@ findings + RuleHistory --decide--> Decision (actions, and non-actions with their
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from gradguard.contracts import Remedy
+from gradguard.policy.history import RuleHistory, advance
 from gradguard.policy.schema import Policy, Rule
 from gradguard.records import SEVERITIES, Finding, Reason, Severity, WithheldReason
-
-
-@dataclass(frozen=True)
-class RuleHistory:
-    """What one rule did so far.
-
-    Args:
-        actions: times it acted in this run; never reset.
-        last_step: step of its last action, None before the first.
-        fired: for every rung the steps at which it acted; the lowest rung's list is emptied when a higher one acts.
-    """
-
-    actions: int = 0
-    last_step: int | None = None
-    fired: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,6 +34,7 @@ class NonAction:
     rule: str = ""
     remedy: str = ""
     rung: int = 0
+    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,6 +57,7 @@ def decide(
     findings: Sequence[tuple[Rule, Finding]],
     histories: Mapping[str, RuleHistory],
     step: int,
+    names: Sequence[str] = (),
 ) -> Decision:
     """Return what to do about one step's findings.
 
@@ -79,30 +66,53 @@ def decide(
     all apply.
 
     Args:
-        policy: gives the mode.
+        policy: gives the mode, and the budget of the run.
         findings: (rule, finding) for every rule whose diagnosis found something.
         histories: by rule name; a missing one counts as empty.
         step: this optimizer step.
+        names: of the parameters that the indices of a finding are about; not read unless a rule has a budget for each.
     """
     planned: list[Action] = []
     withheld: list[NonAction] = []
     after = dict(histories)
+    left = budget_left(policy, histories, step)
     for rule, finding in findings:
         history = histories.get(rule.name, RuleHistory())
-        reason = reason_to_wait(rule, finding.severity, history, step)
+        due = _on_parameters_left(rule, finding, history, names)
+        is_spent = bool(finding.indices) and not due.indices
+        reason = reason_to_wait(rule, finding.severity, history, step) or ("budget" if is_spent else None)
         if reason is not None:
-            withheld.extend(NonAction(finding, reason, rule.name, remedy.name) for remedy in rule.do)
+            detail = _whose_budget(rule, is_spent) if reason == "budget" else ""
+            withheld.extend(NonAction(finding, reason, rule.name, remedy.name, 0, detail) for remedy in rule.do)
             continue
         rung = choose_rung(rule, history, step)
         remedies = rule.ladder()[rung]
-        after[rule.name] = advance(rule, history, rung, step)
-        planned.extend(Action(rule, finding, remedy, rung, "escalated" if rung else "fired") for remedy in remedies)
+        changes = [remedy for remedy in remedies if remedy.kind != "notice"]
+        if changes and left is not None and left <= 0:
+            detail = f"the run had its {policy.budget} actions in vain"
+            withheld.extend(NonAction(finding, "budget", rule.name, change.name, rung, detail) for change in changes)
+            planned.extend(Action(rule, finding, last, rung, "gave_up") for last in policy.when_spent())
+            remedies = tuple(remedy for remedy in remedies if remedy not in changes)
+        else:
+            limited = [names[row] for row in due.indices] if rule.budget_per_parameter is not None else ()
+            after[rule.name] = advance(rule, history, rung, step, limited)
+            left = left - 1 if left is not None and changes else left
+        planned.extend(Action(rule, due, remedy, rung, "escalated" if rung else "fired") for remedy in remedies)
     actions, superseded = _settle(planned)
     withheld.extend(superseded)
     if policy.mode == "observe":
         withheld.extend(NonAction(a.finding, "dry_run", a.rule.name, a.remedy.name, a.rung) for a in actions)
         actions = []
     return Decision(tuple(actions), tuple(withheld), after)
+
+
+def budget_left(policy: Policy, histories: Mapping[str, RuleHistory], step: int) -> int | None:
+    """Return how many actions the budget of the run still allows at this step, None where there is no limit."""
+    if policy.budget is None:
+        return None
+    within = policy.budget_within
+    spent = [past for history in histories.values() for past in history.charged]
+    return policy.budget - sum(1 for past in spent if within is None or step - past <= within)
 
 
 def reason_to_wait(rule: Rule, severity: Severity, history: RuleHistory, step: int) -> WithheldReason | None:
@@ -119,23 +129,39 @@ def reason_to_wait(rule: Rule, severity: Severity, history: RuleHistory, step: i
 def choose_rung(rule: Rule, history: RuleHistory, step: int) -> int:
     """Return the rung that acts now: the lowest that is not used up."""
     rung = 0
-    while rung < len(rule.escalate):
-        limit = rule.escalate[rung]
-        fired = history.fired[rung] if rung < len(history.fired) else ()
-        if sum(1 for past in fired if step - past <= limit.within) < limit.after:
-            break
+    while rung < len(rule.escalate) and _is_used_up(rule, history, rung, step):
         rung += 1
     return rung
 
 
-def advance(rule: Rule, history: RuleHistory, rung: int, step: int) -> RuleHistory:
-    """Return a rule's history after it acted on a rung; once a higher rung acts, the lowest starts counting afresh."""
-    fired = list(history.fired) + [()] * (len(rule.escalate) + 1 - len(history.fired))
-    if rung > 0:
-        fired[0] = ()
-    horizon = rule.escalate[rung].within if rung < len(rule.escalate) else 0
-    fired[rung] = (*(past for past in fired[rung] if step - past <= horizon), step)
-    return replace(history, actions=history.actions + 1, last_step=step, fired=tuple(fired))
+def _is_used_up(rule: Rule, history: RuleHistory, rung: int, step: int) -> bool:
+    """Return whether all that the next rung asks for holds."""
+    limit = rule.escalate[rung]
+    if limit.after is not None and limit.within is not None:
+        fired = history.fired[rung] if rung < len(history.fired) else ()
+        if sum(1 for past in fired if step - past <= limit.within) < limit.after:
+            return False
+    if not limit.if_outcome:
+        return True
+    judged = history.judged[rung] if rung < len(history.judged) else None
+    if judged is None or judged[1] not in limit.if_outcome:
+        return False
+    return limit.within is None or step - judged[0] <= limit.within
+
+
+def _on_parameters_left(rule: Rule, finding: Finding, history: RuleHistory, names: Sequence[str]) -> Finding:
+    """Return the finding about those of its parameters whose budget is not spent."""
+    if rule.budget_per_parameter is None:
+        return finding
+    spent = history.by_parameter
+    left = tuple(row for row in finding.indices if spent.get(names[row], 0) < rule.budget_per_parameter)
+    return finding.model_copy(update={"indices": left})
+
+
+def _whose_budget(rule: Rule, is_each_spent: bool) -> str:
+    if is_each_spent:
+        return f"every parameter concerned had its {rule.budget_per_parameter} actions"
+    return f"the rule had its {rule.budget} actions"
 
 
 def _settle(planned: Sequence[Action]) -> tuple[list[Action], list[NonAction]]:
@@ -156,19 +182,3 @@ def _settle(planned: Sequence[Action]) -> tuple[list[Action], list[NonAction]]:
     order = {"notice": 0, "optimizer": 1, "gradient": 2, "verdict": 3}
     kept.sort(key=lambda action: (order[action.remedy.kind], action.remedy.rank))
     return kept, superseded
-
-
-def dump_histories(histories: Mapping[str, RuleHistory]) -> dict[str, Any]:
-    """Return histories as plain values for a state_dict."""
-    return {
-        name: {"actions": h.actions, "last_step": h.last_step, "fired": [list(steps) for steps in h.fired]}
-        for name, h in histories.items()
-    }
-
-
-def load_histories(state: Mapping[str, Any]) -> dict[str, RuleHistory]:
-    """Return histories from what `dump_histories` returned."""
-    return {
-        name: RuleHistory(h["actions"], h["last_step"], tuple(tuple(steps) for steps in h["fired"]))
-        for name, h in state.items()
-    }

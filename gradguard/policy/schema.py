@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Diagnosis, Remedy, Sink
-from gradguard.records import Severity
+from gradguard.records import Severity, Verdict
 from gradguard.registry import Component, Registry
 
 
@@ -79,6 +79,7 @@ AnySink = Annotated[SerializeAsAny[Sink], _resolver(SINKS)]
 Condition = Annotated[SerializeAsAny[Component], BeforeValidator(_resolve_condition)]
 Remedies = Annotated[tuple[AnyRemedy, ...], BeforeValidator(_as_list), Field(min_length=1)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(min_length=1)]
+Verdicts = Annotated[tuple[Verdict, ...], BeforeValidator(_as_list)]
 
 
 def _dump_components(components: Iterable[Component]) -> list[dict[str, Any]]:
@@ -86,17 +87,28 @@ def _dump_components(components: Iterable[Component]) -> list[dict[str, Any]]:
 
 
 class Rung(Block):
-    """One step up a rule's ladder.
+    """One step up a rule's ladder: it acts in place of the rung below once all that it asks for holds.
 
     Args:
         after: the rung below must have acted this often, >= 1,
-        within: in so many steps, >= 1; then this rung acts in its place.
+        within: in so many steps, >= 1; with `if_outcome` alone, how long ago the judged action may lie.
+        if_outcome: the last action of the rung below that was judged must have had this verdict, or one of these:
+            "no_effect", "worse", "unknown", "helped".
         do: its remedies.
     """
 
-    after: int = Field(ge=1)
-    within: int = Field(ge=1)
+    after: int | None = Field(default=None, ge=1)
+    within: int | None = Field(default=None, ge=1)
+    if_outcome: Verdicts = ()
     do: Remedies
+
+    @model_validator(mode="after")
+    def _check_condition(self) -> Rung:
+        if self.after is None and not self.if_outcome:
+            raise ValueError("a rung needs `after` and `within`, or `if_outcome`, to say when it acts")
+        if self.after is not None and self.within is None:
+            raise ValueError("`after` needs `within`: so many actions in how many steps?")
+        return self
 
     @field_serializer("do")
     def _dump_do(self, do: tuple[Remedy, ...]) -> list[dict[str, Any]]:
@@ -124,6 +136,8 @@ class Rule(Block):
         min_severity: findings below it are recorded, not acted on.
         cooldown: steps after an action in which the rule only records, >= 0.
         budget: actions a run, after which the rule only records; None for no limit.
+        budget_per_parameter: actions a run on any one parameter, after which the rule leaves that one alone; findings
+            that are about the run as a whole do not count. None for no limit.
         escalate: rungs, lowest first.
     """
 
@@ -134,6 +148,7 @@ class Rule(Block):
     min_severity: Severity = "warn"
     cooldown: int = Field(default=0, ge=0)
     budget: int | None = Field(default=None, ge=0)
+    budget_per_parameter: int | None = Field(default=None, ge=0)
     escalate: tuple[Rung, ...] = ()
 
     @model_validator(mode="before")
@@ -211,6 +226,10 @@ class Policy(Block):
         monitor: what is measured.
         snapshots: when states are saved for rollbacks.
         rules: in order; the order breaks ties.
+        budget: actions of all rules that may be spent in vain, None for no limit. One counts until it is judged to
+            have helped; notices never do, nor does what could not be judged.
+        budget_within: only actions of so many last steps count, >= 1; None for those of the whole run.
+        on_budget: when the budget is spent: "stop" ends the training, "record" lets it go on unguarded.
         sinks: who is told of records beside the journal.
         horizon: steps after which an intervention's outcome is judged, >= 1.
         on_internal_error: "continue" (recorded, told once, training goes on) or "raise".
@@ -221,6 +240,9 @@ class Policy(Block):
     monitor: MonitorOptions = MonitorOptions()
     snapshots: SnapshotOptions = SnapshotOptions()
     rules: tuple[Rule, ...] = ()
+    budget: int | None = Field(default=None, ge=0)
+    budget_within: int | None = Field(default=None, ge=1)
+    on_budget: Literal["stop", "record"] = "stop"
     sinks: Annotated[tuple[AnySink, ...], BeforeValidator(_as_list)] = Field(
         default=("console",), validate_default=True
     )
@@ -242,9 +264,14 @@ class Policy(Block):
 
     def needs(self) -> frozenset[str]:
         """Return what the rules' remedies need the guard to keep ("buffers", "snapshots")."""
-        return frozenset().union(
-            *(remedy.needs for rule in self.rules for remedies in rule.ladder() for remedy in remedies)
-        )
+        remedies = [remedy for rule in self.rules for rung in rule.ladder() for remedy in rung]
+        return frozenset().union(*(remedy.needs for remedy in (*remedies, *self.when_spent())))
+
+    def when_spent(self) -> tuple[Remedy, ...]:
+        """Return what is done in place of any remedy once the budget of the run is spent."""
+        if self.budget is None or self.on_budget == "record":
+            return ()
+        return (REMEDIES.get("stop")(),)
 
     def reads(self) -> frozenset[str]:
         """Return what the rules' diagnoses need to have sampled beside the gradients ("activations", "updates")."""

@@ -5,6 +5,7 @@ run_dir/run.json               facts about the run, replaced atomically
         statistics/            chunks of per-step rows
         gradients/             chunks of rows about the gradients, now and then
         probes.jsonl           what probes of activations and updates saw
+        last_good.pt           the state to start again from, when the policy gave the run up
 run_dir/<name>/...             the same for a guard with a name, so that several share a run_dir
 """
 
@@ -38,6 +39,7 @@ INFO_FILE = "run.json"
 JOURNAL_FILE = "interventions.jsonl"
 STATISTICS_FOLDER = "statistics"
 GRADIENTS_FOLDER = "gradients"
+LAST_GOOD_FILE = "last_good.pt"
 INFO_VERSION = 1
 
 
@@ -247,7 +249,7 @@ def _now() -> str:
 
 
 def _check_name(name: str) -> None:
-    reserved = {".", "..", INFO_FILE, JOURNAL_FILE, STATISTICS_FOLDER, GRADIENTS_FOLDER, PROBES_FILE}
+    reserved = {".", "..", INFO_FILE, JOURNAL_FILE, STATISTICS_FOLDER, GRADIENTS_FOLDER, PROBES_FILE, LAST_GOOD_FILE}
     if not name or name in reserved or "/" in name or "\\" in name or not name.isprintable():
         raise RunDirectoryError(
             f"a guard's name must be usable as the name of a folder (printable, no '/' or '\\', not one of "

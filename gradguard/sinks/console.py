@@ -18,7 +18,7 @@ SHOWN_IN_FULL = 3  # repeats of one kind of line before they are thinned out
 # alarm (warmup, below_severity); the journal has them all.
 REASONS = {
     "dry_run": "would have done",
-    "budget": "the rule's budget is used up, not done",
+    "budget": "a budget is spent, not done",
     "no_rule": "no rule acts on it",
     "unavailable": "could not do",
     "failed": "failed to do",

@@ -11,7 +11,7 @@ import gradguard.cli
 from gradguard.cli import COMMANDS, main
 from gradguard.record.directory import RunDirectory
 from gradguard.record.statistics import Flag
-from gradguard.records import Change, Event, Finding, Intervention, Withheld
+from gradguard.records import Change, Event, Finding, Intervention, Outcome, Withheld
 from gradguard.stats import ParameterTable
 
 
@@ -40,6 +40,10 @@ def recorded(tmp_path):
             run.journal.append(Intervention(rule=HOSTILE, remedy="clip_norm", change=change, **common))
             run.journal.append(Withheld(rule="s", remedy="stop", reason="cooldown", detail=HOSTILE, **common))
             run.journal.append(Event(event=HOSTILE, step=8, message=HOSTILE))
+            common = {"step": 9, "diagnosis": "loss_scale_collapse", "finding": finding}
+            run.journal.append(Intervention(rule="t", remedy="damp_optimizer_state", change=change, **common))
+            run.journal.append(Outcome(of=3, step=11, verdict="worse", loss_before=1.0, loss_after=13.0, horizon=2))
+            run.journal.append(Withheld(rule="t", remedy="m", reason="budget", detail=HOSTILE, **common, rung=1))
         run.finish()
         return str(tmp_path / "exp")
 
@@ -55,7 +59,7 @@ def call(capsys, *args):
 def test_the_audit_begins_with_the_verdict_and_names_what_was_done(recorded, capsys):
     code, out, _ = call(capsys, "audit", recorded())
     assert code == 0
-    assert out.startswith("The guard stepped in once in 12 steps (exploding_gradient 1x).")
+    assert out.startswith("The guard stepped in 2 times in 12 steps (exploding_gradient 1x, ")
     assert "clip_norm" in out
     assert "cooldown" in out
 
@@ -95,6 +99,37 @@ def test_show_tells_the_measurements_the_finding_the_decision_and_the_change(rec
     assert code == 0
     for word in ("loss", "[8]", "Inf", "exploding_gradient", "clip_norm", "not done", "cooldown", "not judged"):
         assert word in out
+
+
+def test_the_efficacy_of_each_remedy_stands_under_its_diagnosis_in_whole_words(recorded, capsys):
+    _, out, _ = call(capsys, "audit", recorded())
+    lines = [line.split() for line in out.partition("Did it help")[2].splitlines()]
+    assert ["clip_norm", "1", "-", "-", "-", "1", "-", "-"] in lines
+    assert ["damp_optimizer_state", "1", "-", "-", "1", "-", "x13", "-"] in lines
+    assert ["exploding_gradient"] in lines
+    assert "helped: the loss is where it was or lower" in out
+    assert "left alone" not in out
+
+
+def test_a_run_that_was_only_watched_shows_what_passed_by_itself(tmp_path, capsys):
+    run = RunDirectory.create(tmp_path / "exp", info={"policy": {"mode": "observe", "horizon": 5}})
+    run.write_layout(ParameterTable(["a"], [(2,)], ["float32"], [0]))
+    for step in range(20):
+        run.statistics.append(step, 1.0, 0.1, 1.5, 1.0, 1.0, 1.0, 0, np.ones(1, dtype=np.float32))
+    finding = Finding(diagnosis="loss_spike", step=8)
+    run.journal.append(
+        Withheld(step=8, rule="r", diagnosis="loss_spike", remedy="skip_step", reason="dry_run", finding=finding)
+    )
+    run.finish()
+    _, out, _ = call(capsys, "audit", run.path)
+    assert ["(left", "alone)", "1", "1", "-", "-", "-", "0", "%", "1"] in [line.split() for line in out.splitlines()]
+    assert "what passed by itself counts as helped" in out
+
+
+def test_show_tells_the_outcome_in_words_and_none_for_what_has_none(recorded, capsys):
+    _, out, _ = call(capsys, "show", recorded(), "--step", "9")
+    assert "outcome" in out
+    assert "worse: " in out
 
 
 def test_show_of_a_quiet_step_says_that_nothing_was_found(recorded, capsys):

@@ -46,6 +46,9 @@ class WeightsSeen(Diagnosis):
 
 POLICY = gradguard.Policy(
     horizon=15,
+    budget=12,
+    budget_within=40,
+    on_budget="record",
     snapshots={"every": 10},
     monitor={"probe_every": 25},
     rules=[
@@ -56,6 +59,17 @@ POLICY = gradguard.Policy(
             "escalate": [
                 {"after": 3, "within": 6, "do": ["rollback", {"scale_lr": {"factor": 0.1, "recover_steps": 20}}]}
             ],
+            "budget_per_parameter": 30,
+        },
+        {
+            "name": "judged",
+            "when": "nonfinite",
+            "do": {"scale_lr": {"factor": 0.9}},
+            "escalate": [
+                {"if_outcome": "helped", "do": {"scale_lr": {"factor": 0.8}}},
+                {"if_outcome": ["no_effect", "worse"], "within": 60, "do": {"scale_lr": {"factor": 0.7}}},
+            ],
+            "budget_per_parameter": 9,
         },
         {
             "name": "tame",
@@ -210,7 +224,8 @@ def test_the_run_that_is_resumed_is_an_eventful_one(uninterrupted, policy):
     if policy == "own":
         assert {"clip_norm", "keep_clipping"} <= remedies
         withheld = {record.reason for record in training.records if record.kind == "withheld"}
-        assert {"cooldown", "below_severity"} <= withheld
+        assert {"cooldown", "below_severity", "budget"} <= withheld
+        assert {record.rung for record in training.records if getattr(record, "rule", "") == "judged"} >= {0, 1}
 
 
 def test_saving_does_not_change_the_run_and_the_saved_state_does_not_change_with_it(bits, uninterrupted):

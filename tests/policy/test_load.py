@@ -275,7 +275,7 @@ p.yaml:14:17: 'after' should be greater than or equal to 1, got 0
 p.yaml:14:28: 'within' should be a whole number, got 1.5
 p.yaml:14:60: 'median_times' is missing
 p.yaml:14:61: unknown key 'median_time'; did you mean 'median_times'?
-p.yaml:14:80: unknown key 'foo'; known: after, do, within
+p.yaml:14:80: unknown key 'foo'; known: after, do, if_outcome, within
 p.yaml:15:11: two rules are named 'x', the first at p.yaml:10:5; give one of them another 'name'
 p.yaml:17:5: duplicate key 'when', first on line 16
 p.yaml:18:9: 'do' should have at least one item, got []
@@ -437,3 +437,21 @@ def test_how_gradients_are_sampled_is_one_of_three_words() -> None:
     assert load_policy("default").monitor.statistics == "sampled"
     with pytest.raises(PolicyError, match=r"'sampled', 'exact' or 'none' \(did you mean 'sampled'\?\), got \"sample\""):
         load_policy(write("monitor: {statistics: sample}\n"))
+
+
+@pytest.mark.parametrize(
+    ("rung", "problem"),
+    [
+        ("{do: stop}", "p.yaml:4:18: a rung needs `after` and `within`, or `if_outcome`, to say when it acts"),
+        (
+            "{within: 3, do: stop}",
+            "p.yaml:4:18: a rung needs `after` and `within`, or `if_outcome`, to say when it acts",
+        ),
+        ("{after: 3, do: stop}", "p.yaml:4:18: `after` needs `within`: so many actions in how many steps?"),
+        ("{if_outcome: [], do: stop}", "p.yaml:4:18: a rung needs `after` and `within`, or `if_outcome`"),
+        ("{if_outcome: no_efect, do: stop}", "did you mean 'no_effect'?"),
+    ],
+)
+def test_a_rung_that_does_not_say_when_it_acts_is_a_mistake_at_its_place(rung: str, problem: str) -> None:
+    (found,) = problems_of(write(f"rules:\n- when: nonfinite\n  do: skip_step\n  escalate:   [  {rung}]\n"))
+    assert problem in found

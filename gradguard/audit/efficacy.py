@@ -1,0 +1,162 @@
+"""What each remedy was worth against each diagnosis, over a whole run; and what passed when nothing was done."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradguard.record.statistics import Flag
+from gradguard.records import Finding, Frozen, Outcome, Verdict
+from gradguard.verdict import Level, judge, tolerance
+
+
+if TYPE_CHECKING:
+    from gradguard.audit.read import Run
+
+LEFT_ALONE = ("dry_run", "cooldown", "budget", "unavailable", "failed")  # reasons for which a finding has no remedy
+TELLS, ENDS = "notify", "stop"  # remedies that have no outcome
+HORIZON = 50  # steps, where a record does not say
+
+
+class Efficacy(Frozen):
+    """One remedy against one diagnosis.
+
+    Args:
+        diagnosis: what was found.
+        remedy: what was done; "" for findings that were left alone, which tell what passes by itself.
+        count: how often.
+        helped: how many were judged so; likewise the next three.
+        no_effect: see `judge`.
+        worse: see `judge`.
+        unknown: nothing to judge by, or the run ended before.
+        waiting: not judged yet.
+        loss_change: median of (loss after - loss before) / |loss before|; None when no loss was observed.
+        steps_to_recover: median number of steps until the loss was back where its usual noise has it, without the same
+            coming back before the judgement; of those that recovered, None when none did.
+    """
+
+    diagnosis: str
+    remedy: str
+    count: int
+    helped: int = 0
+    no_effect: int = 0
+    worse: int = 0
+    unknown: int = 0
+    waiting: int = 0
+    loss_change: float | None = None
+    steps_to_recover: float | None = None
+
+
+def efficacy(run: Run) -> tuple[Efficacy, ...]:
+    """Return one row for each diagnosis and remedy, in the order in which they first came, what was left alone last.
+
+    Remedies that only tell or end the run have no row.
+    """
+    losses = _Losses(run)
+    done: dict[tuple[str, str], list[Outcome | None]] = {}
+    for record in run.interventions:
+        if record.remedy not in (TELLS, ENDS) and record.finding is not None:
+            done.setdefault((record.diagnosis, record.remedy), []).append(record.outcome)
+    left: dict[tuple[str, str], list[Outcome | None]] = {}
+    for finding in _left_alone(run):
+        left.setdefault((finding.diagnosis, ""), []).append(losses.judge(finding))
+    order = list(dict.fromkeys(diagnosis for diagnosis, _ in (*done, *left)))
+    rows = [_row(key, outcomes, losses) for key, outcomes in (*done.items(), *left.items())]
+    return tuple(sorted(rows, key=lambda row: order.index(row.diagnosis)))
+
+
+def _left_alone(run: Run) -> list[Finding]:
+    """Return the findings that a rule would have acted on, of steps at which nothing was done about that diagnosis."""
+    acted = {(record.step, record.diagnosis) for record in run.interventions if record.remedy != TELLS}
+    found = {
+        (record.step, record.diagnosis): record.finding
+        for record in run.withheld
+        if record.finding is not None and record.reason in LEFT_ALONE and record.remedy != TELLS
+    }
+    return [finding for key, finding in found.items() if key not in acted]
+
+
+def _row(key: tuple[str, str], outcomes: Sequence[Outcome | None], losses: _Losses) -> Efficacy:
+    judged = [outcome for outcome in outcomes if outcome is not None]
+    counts: dict[Verdict, int] = {"helped": 0, "no_effect": 0, "worse": 0, "unknown": 0}
+    for outcome in judged:
+        counts[outcome.verdict] += 1
+    changes = [
+        (outcome.loss_after - outcome.loss_before) / abs(outcome.loss_before)
+        for outcome in judged
+        if outcome.loss_after is not None and outcome.loss_before
+    ]
+    recovered = [steps for outcome in judged if (steps := losses.steps_to_recover(outcome)) is not None]
+    return Efficacy(
+        diagnosis=key[0],
+        remedy=key[1],
+        count=len(outcomes),
+        helped=counts["helped"],
+        no_effect=counts["no_effect"],
+        worse=counts["worse"],
+        unknown=counts["unknown"],
+        waiting=len(outcomes) - len(judged),
+        loss_change=median(changes) if changes else None,
+        steps_to_recover=median(recovered) if recovered else None,
+    )
+
+
+class _Losses:
+    """The losses of a run's applied steps; of a step that was taken twice (after a resume) the last time."""
+
+    def __init__(self, run: Run) -> None:
+        columns = run.statistics
+        skipped = (columns["flags"] & (Flag.SKIPPED_BY_GUARD | Flag.SKIPPED_BY_SCALER)) != 0
+        loss = np.where(skipped, np.nan, columns["loss"])
+        steps = columns["step"]
+        last = {int(step): index for index, step in enumerate(steps)}
+        order = sorted(last)
+        self.steps = np.array(order, dtype=np.int64)
+        self.loss = np.array([loss[last[step]] for step in order], dtype=np.float64)
+        self.horizon = int(run.policy.get("horizon", HORIZON))
+        self.found: dict[str, list[int]] = {}
+        for finding in run.findings:
+            insort(self.found.setdefault(finding.diagnosis, []), finding.step)
+
+    def between(self, first: int, end: int) -> list[float]:
+        """Return the finite losses of the steps from `first` to before `end`."""
+        low, high = np.searchsorted(self.steps, [first, end])
+        part = self.loss[low:high]
+        return [float(loss) for loss in part[np.isfinite(part)]]
+
+    def steps_to_recover(self, outcome: Outcome) -> int | None:
+        """Return after how many steps the loss was back, None when it was not or that is not known."""
+        if outcome.verdict != "helped" or outcome.loss_before is None or outcome.loss_noise is None:
+            return None
+        done_at = outcome.step - outcome.horizon
+        start = (outcome.last_seen if outcome.last_seen is not None else done_at) + 1
+        low, high = np.searchsorted(self.steps, [start, outcome.step])
+        back = np.flatnonzero(self.loss[low:high] <= outcome.loss_before + outcome.loss_noise)
+        return int(self.steps[low + back[0]]) - done_at if len(back) else None
+
+    def judge(self, finding: Finding) -> Outcome | None:
+        """Return what became of a finding by itself; None when the run ended before that could be told."""
+        step, end = finding.step, finding.step + self.horizon
+        if not len(self.steps) or self.steps[-1] < end:
+            return None
+        found = self.found[finding.diagnosis]
+        again = found[bisect_right(found, step) : bisect_right(found, end)]
+        before = Level.of(self.between(step - self.horizon, step))
+        after = Level.of(self.between(step + 1, end + 1))
+        verdict, reason = judge(before, after, len(again), self.horizon)
+        return Outcome(
+            step=end,
+            of=-1,
+            verdict=verdict,
+            recurrences=len(again),
+            last_seen=again[-1] if again else None,
+            loss_before=None if np.isnan(before.median) else before.median,
+            loss_after=None if np.isnan(after.median) else after.median,
+            loss_noise=None if np.isnan(before.median) else tolerance(before, after.count),
+            horizon=self.horizon,
+            reason=reason,
+        )
