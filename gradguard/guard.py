@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gradguard import aside, layout, resume
 from gradguard.attachment import Attachment
+from gradguard.companions import Companions
 from gradguard.deferred import DeferredPipeline
 from gradguard.errors import TrainingStopped, UsageError
 from gradguard.inner_evaluations import InnerEvaluations
@@ -49,6 +50,7 @@ class Guard:
         directory: where the record goes, or None to keep it in memory.
         scaler: the GradScaler in use, or None.
         notify: called with the finding by the remedy `notify`.
+        companions: what is saved and restored beside model and optimizer.
     """
 
     def __init__(
@@ -59,19 +61,19 @@ class Guard:
         directory: RunDirectory | None = None,
         scaler: torch.amp.GradScaler | None = None,
         notify: Callable[[Finding], Any] | None = None,
+        companions: Companions | None = None,
     ) -> None:
         self.policy = policy
         self.directory = directory
         self._told: set[str] = set()
-        self._is_off = False
-        self._is_closed = False
+        self._is_off = self._is_closed = False
         self._observed = Observed()
         self._is_loss_read = policy.monitor.sync == "immediate"
         self._report: StepReport | None = None
         sinks = [sink.model_copy(deep=True) for sink in policy.sinks]
         self._recorder = Recorder(directory, sinks, self._fault)
         kind = DeferredPipeline if policy.monitor.sync == "deferred" else Pipeline
-        self._pipeline = kind(monitor, policy, scaler, self._recorder, self._fault)
+        self._pipeline = kind(monitor, policy, scaler, self._recorder, self._fault, companions)
         self._pipeline.target.notify = notify
         self._inner = InnerEvaluations(self._pipeline) if InnerEvaluations.is_needed(monitor.optimizer) else None
         self._attachment: Attachment | None = None

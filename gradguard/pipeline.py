@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gradguard import aside, layout
-from gradguard.buffer_shadow import BufferShadow
+from gradguard.companions import Companions
 from gradguard.grad_scale import GradScale, is_foldable
 from gradguard.gradient_probe import GradientProbe
 from gradguard.intervention import Intervening
@@ -25,13 +25,13 @@ from gradguard.pace import Pace
 from gradguard.periodic import Periodic
 from gradguard.policy.schema import Policy, Rule
 from gradguard.probes import Probes
+from gradguard.provisions import provide
 from gradguard.quiet_steps import QuietSteps
 from gradguard.record.recorder import Recorder
 from gradguard.record.statistics import Flag
 from gradguard.records import AnyRecord, Finding
 from gradguard.reset_watch import ResetWatch
 from gradguard.routine import Routine
-from gradguard.snapshots import Snapshots
 from gradguard.stats import StepStats
 from gradguard.step_report import StepReport
 from gradguard.target import Target
@@ -46,6 +46,7 @@ class Pipeline:
         scaler: the user's GradScaler, or None.
         recorder: takes records and rows.
         on_fault: called with (what failed, error) when a part of the guard fails.
+        companions: what is saved and restored beside model and optimizer.
 
     Attributes:
         reasons_to_wait: why the host waits at every step although the policy asks it not to.
@@ -58,6 +59,7 @@ class Pipeline:
         scaler: torch.amp.GradScaler | None,
         recorder: Recorder,
         on_fault: Callable[[str, Exception], None],
+        companions: Companions | None = None,
     ) -> None:
         self.policy = policy
         self.recorder = recorder
@@ -74,13 +76,7 @@ class Pipeline:
         self.routine = Routine(policy, self.judgement.rows_of, on_fault)
         self.findings: list[Finding] = []
         self.records: list[AnyRecord] = []
-        needs = policy.needs() if policy.mode == "enforce" else frozenset()
-        self.target.buffers = BufferShadow.of(model) if "buffers" in needs else None
-        options = policy.snapshots
-        if "snapshots" in needs:
-            self.target.snapshots = Snapshots(
-                model, optimizer, options.every, options.max_memory_share, monitor.finite_check
-            )
+        provide(self.target, policy, monitor.finite_check, companions, recorder.directory)
         self.pace = Pace.of(monitor)
         self.probes = Probes.of(policy, monitor, recorder, on_fault)
         self.gradient_probe = GradientProbe(policy.monitor, recorder, on_fault)
@@ -225,6 +221,7 @@ class Pipeline:
             self.judgement.forget()
         if target.restored is not None:
             self.judgement.roll_back(target.restored.windows)
+            self.scale.read_again()
             self.periodic.probe_at(self.step + 1)
         stats.put_back(measured)  # remedies noted the norms that they left; what was measured is what is remembered
         self.learn_and_record(flags)

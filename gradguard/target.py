@@ -110,6 +110,21 @@ class Target:
             self.grad_scale.factor = 1.0
         return self.buffers.restore() if self.buffers is not None else 0
 
+    def go_back(self, restore: Callable[[int], Snapshot | None]) -> Snapshot | None:
+        """Put a snapshot back and drop the step, whose gradients are of other weights; return the snapshot.
+
+        Args:
+            restore: given the step, puts one back; None says that there is none, and nothing is changed.
+        """
+        for effect in self.effects.values():
+            effect.take_off(self)  # so that learning rates that are put back stay as they are
+        self.restored = restore(self.stats.step)
+        if self.restored is not None:
+            if self.buffers is not None:
+                self.buffers.accept()
+            self.drop_step()
+        return self.restored
+
     def multiply_all(self, factor: float) -> None:
         """Multiply every gradient by one factor, in the optimizer's own kernels where they can."""
         if self.is_past:

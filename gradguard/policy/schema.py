@@ -191,14 +191,20 @@ class MonitorOptions(Block):
 
 
 class SnapshotOptions(Block):
-    """When states are saved for `rollback`; nothing is saved unless a rule can roll back.
+    """When and where states are saved for `rollback` and `restart`; nothing is saved unless a rule can go back.
 
     Args:
         every: steps between snapshots, >= 1; early in a run they are taken more often.
+        keep: how many that were verified to be good are kept, >= 1: a rollback that recurs soon goes further back.
+        where: "memory" keeps them in host memory, "disk" in the run directory.
+        rng: the random generators of torch, numpy and Python are saved and restored as well.
         max_memory_share: no snapshot is kept that would take more than this share of the free memory, in (0, 1].
     """
 
     every: int = Field(default=200, ge=1)
+    keep: int = Field(default=1, ge=1)
+    where: Literal["memory", "disk"] = "memory"
+    rng: bool = False
     max_memory_share: float = Field(default=0.5, gt=0, le=1)
 
 

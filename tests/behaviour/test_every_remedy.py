@@ -27,6 +27,7 @@ FIRED_BY = {
     "notify": (EXPLODING, {}),
     "rebaseline": (EXPLODING, {}),
     "rescale": (EXPLODING, {"factor": 0.01}),
+    "restart": (NONFINITE, {}),
     "rollback": (NONFINITE, {}),
     "scale_lr": (EXPLODING, {"factor": 0.5, "recover_steps": 40}),
     "skip_step": (NONFINITE, {}),
