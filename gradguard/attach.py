@@ -156,7 +156,7 @@ def _tell(guard: Guard, model: nn.Module, table: ParameterTable, name: str | Non
         reasons = "; ".join(guard.reasons_to_wait)
         told = f"sync deferred is not possible, every step waits for the device: {reasons}"
         notes.append(told if reasons else "healthy steps do not wait for the device: findings are told one step later")
-    notes += guard.reasons_not_to_probe
+    notes += guard.notes
     if is_compiled(model):
         notes.append("the model is compiled: gradients, weights and loss are seen, what happens inside it is not")
     if guard.directory is None and is_main_rank():

@@ -134,7 +134,7 @@ class Remedy(Component):
             before the step), "optimizer" (learning rate and the like), "notice" (changes nothing).
         rank: among verdicts the highest wins; among gradient remedies the lowest is applied first.
         needs: what the guard must keep for it: "buffers" (copies of the model's buffers), "snapshots", "start" (the
-            first of these).
+            first of these), "captures" (the inputs of the forward passes).
         timing: "late": as good one step later; "skip": dropping the step, which the device can do before the host
             knows; "now": it must see the gradients, but for what `device_limit` says.
         is_routine: allowed under `when: always`; such changes are counted in the step statistics.

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -148,9 +147,10 @@ class Guard:
         return tuple(self._pipeline.reasons_to_wait)
 
     @property
-    def reasons_not_to_probe(self) -> tuple[str, ...]:
-        """What is not sampled although a rule reads it, and why."""
-        return tuple(self._pipeline.probes.notes) if self._pipeline.probes is not None else ()
+    def notes(self) -> tuple[str, ...]:
+        """What the guard cannot do although a rule asks for it, and what the policy makes it keep."""
+        probes = self._pipeline.probes
+        return (*(probes.notes if probes is not None else ()), *self._pipeline.target.notes)
 
     def announce(self, event: Event) -> None:
         """Put an event into the record."""
@@ -294,7 +294,5 @@ class Guard:
     def __enter__(self) -> Guard:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
         self.close(status="closed" if kind is None else "failed")

@@ -76,7 +76,7 @@ class Pipeline:
         self.routine = Routine(policy, self.judgement.rows_of, on_fault)
         self.findings: list[Finding] = []
         self.records: list[AnyRecord] = []
-        provide(self.target, policy, monitor.finite_check, companions, recorder.directory)
+        provide(self.target, policy, monitor.finite_check, companions, recorder.directory, on_fault)
         self.pace = Pace.of(monitor)
         self.probes = Probes.of(policy, monitor, recorder, on_fault)
         self.gradient_probe = GradientProbe(policy.monitor, recorder, on_fault)
@@ -247,6 +247,7 @@ class Pipeline:
             target.effects = {name: effect for name, effect in target.effects.items() if effect.goes_on(self.step + 1)}
             self.scale.after_step(self.stats)
         self.watch.after_step()
+        target.end_step()
         if target.buffers is not None and not target.is_skipped and len(target.buffers):
             target.buffers.accept()
         self.step += 1
@@ -277,6 +278,7 @@ class Pipeline:
     def let_go(self) -> None:
         """Take the hooks off parameters and modules."""
         self.watch.close()
+        self.target.let_go()
         if self.probes is not None:
             self.probes.close()
 

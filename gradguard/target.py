@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradguard.buffer_shadow import BufferShadow
+from gradguard.captures import Captures
 from gradguard.contracts import Effect, Unavailable
 from gradguard.functional import FLOAT32_MAX, exact_norm, scale_
 from gradguard.grad_scale import GradScale
+from gradguard.observed import SampleIds
 from gradguard.records import Finding
 from gradguard.snapshot import Snapshot
 from gradguard.snapshots import Snapshots
@@ -37,6 +39,9 @@ class Target:
         grad_scale: lets the optimizer's fused kernels scale the gradients, where they can.
         buffers: the buffers as the last accepted step left them, when a rule needs them.
         snapshots: states to roll back to, when a rule needs them.
+        captures: writes what a step can be taken again from, when a rule needs it.
+        sample_ids: what the user said that this step's data is.
+        notes: what is kept, and what cannot be done, for the user to know from the start.
         effects: what earlier interventions left in force, by remedy.
         is_past: the step that remedies act on is over: what had to be done to its gradients was done on the device.
         was_skipped: the device skipped that step.
@@ -60,6 +65,9 @@ class Target:
         self.grad_scale: GradScale | None = None
         self.buffers: BufferShadow | None = None
         self.snapshots: Snapshots | None = None
+        self.captures: Captures | None = None
+        self.sample_ids: SampleIds = ()
+        self.notes: list[str] = []
         self.effects: dict[str, Effect] = {}
         self.is_past = False
         self.was_skipped = False
@@ -71,6 +79,16 @@ class Target:
         self.clip_coef = 1.0
         self.lr_factor = 1.0
         self.notify: Callable[[Finding], Any] | None = None
+
+    def end_step(self) -> None:
+        """Let go of what was kept for this step alone."""
+        if self.captures is not None:
+            self.captures.inputs.forget()
+
+    def let_go(self) -> None:
+        """Take the hooks off that remedies needed."""
+        if self.captures is not None:
+            self.captures.inputs.close()
 
     def begin(self) -> None:
         """Forget what remedies did at the step before."""
