@@ -76,7 +76,7 @@ class Pipeline:
         self.routine = Routine(policy, self.judgement.rows_of, on_fault)
         self.findings: list[Finding] = []
         self.records: list[AnyRecord] = []
-        provide(self.target, policy, monitor.finite_check, companions, recorder.directory, on_fault)
+        provide(self, companions)
         self.pace = Pace.of(monitor)
         self.probes = Probes.of(policy, monitor, recorder, on_fault)
         self.gradient_probe = GradientProbe(policy.monitor, recorder, on_fault)
@@ -97,6 +97,10 @@ class Pipeline:
             losses: observed since the step before; floats or one-element tensors.
             sample_ids: of the data that this step is about.
         """
+        if (microbatches := self.target.microbatches) is not None:
+            losses = microbatches.tell(self.stats, losses)
+            if self.stats.dropped_microbatches:
+                self.quiet.disarm()
         if self.quiet.left > 0 and self.quiet.take(losses):
             return
         self.quiet.settle()

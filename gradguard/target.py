@@ -14,6 +14,7 @@ from gradguard.captures import Captures
 from gradguard.contracts import Effect, Unavailable
 from gradguard.functional import FLOAT32_MAX, exact_norm, scale_
 from gradguard.grad_scale import GradScale
+from gradguard.microbatches import Microbatches
 from gradguard.observed import SampleIds
 from gradguard.records import Finding
 from gradguard.snapshot import Snapshot
@@ -40,6 +41,7 @@ class Target:
         buffers: the buffers as the last accepted step left them, when a rule needs them.
         snapshots: states to roll back to, when a rule needs them.
         captures: writes what a step can be taken again from, when a rule needs it.
+        microbatches: takes back those that are not finite, when a rule needs it and it can be done.
         sample_ids: what the user said that this step's data is.
         notes: what is kept, and what cannot be done, for the user to know from the start.
         effects: what earlier interventions left in force, by remedy.
@@ -66,6 +68,7 @@ class Target:
         self.buffers: BufferShadow | None = None
         self.snapshots: Snapshots | None = None
         self.captures: Captures | None = None
+        self.microbatches: Microbatches | None = None
         self.sample_ids: SampleIds = ()
         self.notes: list[str] = []
         self.effects: dict[str, Effect] = {}
@@ -84,11 +87,15 @@ class Target:
         """Let go of what was kept for this step alone."""
         if self.captures is not None:
             self.captures.inputs.forget()
+        if self.microbatches is not None:
+            self.microbatches.end_step()
 
     def let_go(self) -> None:
         """Take the hooks off that remedies needed."""
         if self.captures is not None:
             self.captures.inputs.close()
+        if self.microbatches is not None:
+            self.microbatches.close()
 
     def begin(self) -> None:
         """Forget what remedies did at the step before."""

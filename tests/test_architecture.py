@@ -94,7 +94,7 @@ FLOORS = (
     {"diagnoses", "remedies", "sinks", "checks", "record", "policy"},
     {"monitor", "snapshot", "judgement", "audit", "faults", "activation_places", "checklist", "tensor_file"},
     {"snapshot_file", "activation_samples", "outside_parameters"},
-    {"snapshots", "captures"},
+    {"snapshots", "captures", "microbatches"},
     {"target", "gradient_statistics", "activation_probe", "update_probe"},
     {"intervention", "periodic", "foresight", "pace", "gradient_probe", "routine", "probes"},
     {"device_verdict", "provisions"},

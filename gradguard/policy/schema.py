@@ -154,6 +154,20 @@ class Rule(Block):
                 raise ValueError("a rule with `when: always` cannot escalate; give it a diagnosis")
         return self
 
+    @model_validator(mode="after")
+    def _check_microbatches(self) -> Rule:
+        if isinstance(self.when, Diagnosis) and not self.when.sees_microbatches():
+            for remedies in self.ladder():
+                for remedy in remedies:
+                    if "microbatches" in remedy.needs:
+                        theirs = Diagnosis.sees_microbatches
+                        seeing = ", ".join(cls.name for cls in DIAGNOSES if cls.sees_microbatches is not theirs)
+                        raise ValueError(
+                            f"{remedy.name!r} acts on micro-batches, which this condition does not look at; "
+                            f"use one of: {seeing}"
+                        )
+        return self
+
     @field_serializer("do")
     def _dump_do(self, do: tuple[Remedy, ...]) -> list[dict[str, Any]]:
         return _dump_components(do)

@@ -24,6 +24,7 @@ FIRED_BY = {
     "capture": (EXPLODING, {}),
     "clip_norm": (EXPLODING, {"max_norm": {"median_times": 3}}),
     "clip_value": (EXPLODING, {"max_value": 0.1}),
+    "drop_microbatch": (NONFINITE, {}),
     "keep_clipping": (EXPLODING, {"max_norm": {"median_times": 2}, "steps": 30}),
     "notify": (EXPLODING, {}),
     "rebaseline": (EXPLODING, {}),
