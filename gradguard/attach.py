@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gradguard.attachment import listeners_of
+from gradguard.companions import Companions
 from gradguard.environment import describe_environment
 from gradguard.errors import AttachError, PolicyError
 from gradguard.exchange import is_main_rank
@@ -34,6 +35,7 @@ def attach(
     *,
     run_dir: str | os.PathLike[str] | None = None,
     scaler: torch.amp.GradScaler | None = None,
+    also: Mapping[str, Any] | None = None,
     name: str | None = None,
     notify: Callable[[Finding], Any] | None = None,
 ) -> Guard:
@@ -50,6 +52,8 @@ def attach(
         run_dir: where the record goes; one that holds a run already is left alone and `run_dir-2` is used. None keeps
             the last records in memory only.
         scaler: the GradScaler in use, so that its skipped steps are seen.
+        also: what a rollback restores beside model and optimizer, by name: anything with `state_dict` and
+            `load_state_dict`, such as {"scheduler": scheduler, "scaler": scaler, "ema": averaged_model}.
         name: tells several guards apart that share a run_dir.
         notify: called with the finding by the remedy `notify`.
 
@@ -57,7 +61,8 @@ def attach(
         The guard; `close()` it, or use it as a context manager.
 
     Raises:
-        AttachError: the model has nothing to train, the optimizer has other parameters or is guarded already.
+        AttachError: the model has nothing to train, the optimizer has other parameters or is guarded already, something
+            in `also` cannot be saved, or what a rule needs has nowhere to go without a run_dir.
         PolicyError: the policy is missing or has mistakes, or names parameters that the optimizer does not have.
         RunDirectoryError: the run directory cannot be written.
 
@@ -79,12 +84,15 @@ def attach(
     _check_parameters(monitor)
     table = monitor.table
     _check_patterns(resolved, table)
+    companions = Companions(optimizer, also, resolved.snapshots.rng)
+    if run_dir is None and resolved.snapshots.where == "disk" and "snapshots" in resolved.needs():
+        raise AttachError("`snapshots: {where: disk}` writes to the run directory: pass run_dir=")
     directory = None
     if run_dir is not None and is_main_rank():
         info = {"policy": resolved.model_dump(mode="json"), "versions": describe_environment()}
         directory = RunDirectory.create(run_dir, name=name, info=info)
     try:
-        guard = Guard(monitor, resolved, directory=directory, scaler=scaler, notify=notify)
+        guard = Guard(monitor, resolved, directory=directory, scaler=scaler, notify=notify, companions=companions)
     except BaseException:
         if directory is not None:
             directory.finish("failed")
@@ -138,7 +146,8 @@ def _tell(guard: Guard, model: nn.Module, monitor: Monitor, name: str | None) ->
         notes.append(
             f"rollback unavailable: {snapshots.refusal}"
             if snapshots.good is None
-            else f"snapshots take {snapshots.nbytes / 1e6:.3g} MB each and more once the optimizer has state"
+            else f"snapshots take {snapshots.nbytes / 1e6:.3g} MB each and more once the optimizer has state, "
+            f"{snapshots.num_copies} at a time {'in memory' if snapshots.folder is None else 'on disk'}"
         )
     armed = {rule.when.name: warmup for rule in policy.rules if (warmup := getattr(rule.when, "warmup", 0))}
     if armed:
@@ -147,7 +156,7 @@ def _tell(guard: Guard, model: nn.Module, monitor: Monitor, name: str | None) ->
         reasons = "; ".join(guard.reasons_to_wait)
         told = f"sync deferred is not possible, every step waits for the device: {reasons}"
         notes.append(told if reasons else "healthy steps do not wait for the device: findings are told one step later")
-    notes += guard.reasons_not_to_probe
+    notes += guard.notes
     notes += _obstacles(policy, monitor)
     if is_compiled(model):
         notes.append("the model is compiled: gradients, weights and loss are seen, what happens inside it is not")

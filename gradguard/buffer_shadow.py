@@ -114,6 +114,15 @@ class BufferShadow:
         bad = set(nonfinite_tensors([live for live, _ in pairs]))
         return not bad - set(nonfinite_tensors([copy for _, copy in pairs]))
 
+    def copies(self) -> dict[int, Tensor]:
+        """Return the accepted value of every buffer by the id of the tensor that is in its place now."""
+        return {
+            id(buffer): owner.copies[i]
+            for owner in self._owners
+            for i, name in enumerate(owner.names)
+            if (buffer := owner.live.get(name)) is not None
+        }
+
     def __len__(self) -> int:
         return sum(len(owner.names) for owner in self._owners)
 

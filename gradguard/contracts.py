@@ -57,6 +57,10 @@ class Diagnosis(Component, Generic[S]):
     precedence: ClassVar[int] = 50
     reads: ClassVar[frozenset[str]] = frozenset()
 
+    def sees_microbatches(self) -> bool:
+        """Return whether it tells of micro-batches that were taken back (`StepStats.dropped_microbatches`)."""
+        return False
+
     def rests_when_quiet(self) -> bool:
         """Return whether `update` neither finds nor changes anything on a `StepStats.is_quiet` step after another."""
         return False
@@ -137,7 +141,9 @@ class Remedy(Component):
         kind: "verdict" (decides over the whole step: stop, restart, rollback, skip), "gradient" (changes gradients
             before the step), "optimizer" (learning rate and the like), "notice" (changes nothing).
         rank: among verdicts the highest wins; among gradient remedies the lowest is applied first.
-        needs: what the guard must keep for it: "buffers" (copies of the model's buffers), "snapshots".
+        needs: what the guard must keep for it: "buffers" (copies of the model's buffers), "snapshots", "start" (the
+            first of these), "captures" (the inputs of the forward passes), "microbatches" (what was
+            accumulated before each).
         timing: "late": as good one step later; "skip": dropping the step, which the device can do before the host
             knows; "now": it must see the gradients, but for what `device_limit` says.
         is_routine: allowed under `when: always`; such changes are counted in the step statistics.

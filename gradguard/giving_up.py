@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gradguard.contracts import DIAGNOSES
+from gradguard.last_good import as_checkpoint
 from gradguard.record.directory import LAST_GOOD_FILE, RunDirectory
 from gradguard.records import Event, Finding, Verdict
 from gradguard.sharded import is_sharded
 from gradguard.tally import Tally
+from gradguard.tensor_file import write_tensors
 
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ def keep_last_good(pipeline: Pipeline, directory: RunDirectory | None) -> str:
         return ""
     path = directory.path / LAST_GOOD_FILE
     try:
-        snapshots.save_good(path)
+        write_tensors(path, as_checkpoint(snapshots.good.read(), pipeline.target.model, pipeline.target.optimizer))
     except Exception as error:
         pipeline.on_fault("keeping the last good state", error)
         return ""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from gradguard import aside, giving_up, layout, resume
 from gradguard.attachment import Attachment
+from gradguard.companions import Companions
 from gradguard.deferred import DeferredPipeline
 from gradguard.errors import TrainingStopped, UsageError
 from gradguard.inner_evaluations import InnerEvaluations
@@ -49,6 +49,7 @@ class Guard:
         directory: where the record goes, or None to keep it in memory.
         scaler: the GradScaler in use, or None.
         notify: called with the finding by the remedy `notify`.
+        companions: what is saved and restored beside model and optimizer.
     """
 
     def __init__(
@@ -59,19 +60,19 @@ class Guard:
         directory: RunDirectory | None = None,
         scaler: torch.amp.GradScaler | None = None,
         notify: Callable[[Finding], Any] | None = None,
+        companions: Companions | None = None,
     ) -> None:
         self.policy = policy
         self.directory = directory
         self._told: set[str] = set()
-        self._is_off = False
-        self._is_closed = False
+        self._is_off = self._is_closed = False
         self._observed = Observed()
         self._is_loss_read = policy.monitor.sync == "immediate"
         self._report: StepReport | None = None
         sinks = [sink.model_copy(deep=True) for sink in policy.sinks]
         self._recorder = Recorder(directory, sinks, self._fault)
         kind = DeferredPipeline if policy.monitor.sync == "deferred" else Pipeline
-        self._pipeline = kind(monitor, policy, scaler, self._recorder, self._fault)
+        self._pipeline = kind(monitor, policy, scaler, self._recorder, self._fault, companions)
         self._pipeline.target.notify = notify
         self._inner = InnerEvaluations(self._pipeline) if InnerEvaluations.is_needed(monitor.optimizer) else None
         self._attachment: Attachment | None = None
@@ -146,9 +147,10 @@ class Guard:
         return tuple(self._pipeline.reasons_to_wait)
 
     @property
-    def reasons_not_to_probe(self) -> tuple[str, ...]:
-        """What is not sampled although a rule reads it, and why."""
-        return tuple(self._pipeline.probes.notes) if self._pipeline.probes is not None else ()
+    def notes(self) -> tuple[str, ...]:
+        """What the guard cannot do although a rule asks for it, and what the policy makes it keep."""
+        probes = self._pipeline.probes
+        return (*(probes.notes if probes is not None else ()), *self._pipeline.target.notes)
 
     def announce(self, event: Event) -> None:
         """Put an event into the record."""
@@ -290,7 +292,5 @@ class Guard:
     def __enter__(self) -> Guard:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
         self.close(status="closed" if kind is None else "failed")

@@ -56,6 +56,7 @@ class Intervening:
     def act(self, found: Sequence[tuple[Rule, Finding]], sample_ids: SampleIds) -> list[AnyRecord]:
         """Decide about the findings of one step, apply what is decided; return the records of all of it."""
         self._records = []
+        self.target.sample_ids = sample_ids
         stats = self.target.stats
         for diagnosis in {finding.diagnosis for _, finding in found}:
             self.outcomes.saw(diagnosis, stats.step)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -37,24 +34,6 @@ def as_checkpoint(snapshot: Snapshot, model: nn.Module, optimizer: Optimizer) ->
             named[name] = saved["tensors"][key]
     state = {index: state for index, state in enumerate(saved["state"]) if state is not None}
     return {"step": snapshot.step, "model": named, "optimizer": {**optimizer.state_dict(), "state": state}}
-
-
-def save(checkpoint: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint for `torch.load(path, weights_only=True)`; the file appears whole or not at all.
-
-    Raises:
-        OSError: it could not be written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:

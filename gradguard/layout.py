@@ -42,6 +42,9 @@ def take_new_layout(pipeline: Pipeline) -> None:
     pipeline.intervening.rows_of = pipeline.routine.rows_of = pipeline.judgement.rows_of
     pipeline.watch.close()
     pipeline.watch = ResetWatch(pipeline.monitor.params)
+    if pipeline.target.microbatches is not None:
+        pipeline.target.microbatches.close()
+        pipeline.target.microbatches.read()
     pipeline.parameters_changed()
     if pipeline.probes is not None:
         pipeline.probes.layout_changed()

@@ -84,6 +84,11 @@ class LossScale:
             self.skips = 0
             self._is_settled = self._is_applied = True
 
+    def read_again(self) -> None:
+        """Take the scale as it is now: one that was put back has not fallen because of an overflow."""
+        if self._scaler is not None:
+            self.last_scale = self._scaler.get_scale()
+
     def state_dict(self) -> dict[str, Any]:
         """Return what is counted."""
         return {

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gradguard import aside, layout
-from gradguard.buffer_shadow import BufferShadow
+from gradguard.companions import Companions
 from gradguard.grad_scale import GradScale, is_foldable
 from gradguard.gradient_probe import GradientProbe
 from gradguard.intervention import Intervening
@@ -25,13 +25,13 @@ from gradguard.pace import Pace
 from gradguard.periodic import Periodic
 from gradguard.policy.schema import Policy, Rule
 from gradguard.probes import Probes
+from gradguard.provisions import provide
 from gradguard.quiet_steps import QuietSteps
 from gradguard.record.recorder import Recorder
 from gradguard.record.statistics import Flag
 from gradguard.records import AnyRecord, Finding
 from gradguard.reset_watch import ResetWatch
 from gradguard.routine import Routine
-from gradguard.snapshots import Snapshots
 from gradguard.stats import StepStats
 from gradguard.step_report import StepReport
 from gradguard.target import Target
@@ -46,6 +46,7 @@ class Pipeline:
         scaler: the user's GradScaler, or None.
         recorder: takes records and rows.
         on_fault: called with (what failed, error) when a part of the guard fails.
+        companions: what is saved and restored beside model and optimizer.
 
     Attributes:
         reasons_to_wait: why the host waits at every step although the policy asks it not to.
@@ -58,6 +59,7 @@ class Pipeline:
         scaler: torch.amp.GradScaler | None,
         recorder: Recorder,
         on_fault: Callable[[str, Exception], None],
+        companions: Companions | None = None,
     ) -> None:
         self.policy = policy
         self.recorder = recorder
@@ -74,13 +76,7 @@ class Pipeline:
         self.routine = Routine(policy, self.judgement.rows_of, on_fault)
         self.findings: list[Finding] = []
         self.records: list[AnyRecord] = []
-        needs = policy.needs() if policy.mode == "enforce" else frozenset()
-        self.target.buffers = BufferShadow.of(model) if "buffers" in needs else None
-        options = policy.snapshots
-        if "snapshots" in needs:
-            self.target.snapshots = Snapshots(
-                model, optimizer, options.every, options.max_memory_share, monitor.finite_check
-            )
+        provide(self, companions)
         self.pace = Pace.of(monitor)
         self.probes = Probes.of(policy, monitor, recorder, on_fault)
         self.gradient_probe = GradientProbe(policy.monitor, recorder, on_fault)
@@ -101,6 +97,10 @@ class Pipeline:
             losses: observed since the step before; floats or one-element tensors.
             sample_ids: of the data that this step is about.
         """
+        if (microbatches := self.target.microbatches) is not None:
+            losses = microbatches.tell(self.stats, losses)
+            if self.stats.dropped_microbatches:
+                self.quiet.disarm()
         if self.quiet.left > 0 and self.quiet.take(losses):
             return
         self.quiet.settle()
@@ -131,10 +131,7 @@ class Pipeline:
         if self.pace is not None:
             self.pace.begin()
         self.target.begin()
-        if self.findings or self.records:
-            self.findings, self.records = [], []
-        if self.intervening.judged:
-            self.intervening.judged = []
+        self.findings, self.records, self.intervening.judged = [], [], []
         if self.monitor.has_new_layout():
             layout.take_new_layout(self)
         self.stats.step = self.step
@@ -227,6 +224,7 @@ class Pipeline:
             self.judgement.forget()
         if target.restored is not None:
             self.judgement.roll_back(target.restored.windows)
+            self.scale.read_again()
             self.periodic.probe_at(self.step + 1)
         stats.put_back(measured)  # remedies noted the norms that they left; what was measured is what is remembered
         self.learn_and_record(flags)
@@ -252,6 +250,7 @@ class Pipeline:
             target.effects = {name: effect for name, effect in target.effects.items() if effect.goes_on(self.step + 1)}
             self.scale.after_step(self.stats)
         self.watch.after_step()
+        target.end_step()
         if target.buffers is not None and not target.is_skipped and len(target.buffers):
             target.buffers.accept()
         self.step += 1
@@ -283,6 +282,7 @@ class Pipeline:
     def let_go(self) -> None:
         """Take the hooks off parameters and modules."""
         self.watch.close()
+        self.target.let_go()
         if self.probes is not None:
             self.probes.close()
 

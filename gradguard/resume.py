@@ -28,6 +28,7 @@ def dump(pipeline: Pipeline) -> dict[str, Any]:
         "bad_state": list(pipeline.stats.bad_state),
         "next_probe": periodic.next_probe,
         "next_due": periodic.next_due,
+        "captures": target.captures.num_written if target.captures is not None else 0,
     }
     probes = to_plain(pipeline.probes.state_dict()) if pipeline.probes is not None else None
     snapshots = target.snapshots.state_dict() if target.snapshots is not None else None
@@ -56,6 +57,8 @@ def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
     target.effects = {name: REMEDIES.get(name).restore_effect(effect) for name, effect in plain["effects"].items()}
     if target.snapshots is not None and state["snapshots"] is not None:
         target.snapshots.load_state_dict(state["snapshots"])
+    if target.captures is not None:
+        target.captures.num_written = plain["captures"]
     if target.buffers is not None:
         target.buffers.accept()
     pipeline.scale.load_state_dict(plain["scale"])

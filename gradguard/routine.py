@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from gradguard.functional import clip_coefficient
-from gradguard.policy.schema import Always, Policy
+from gradguard.policy.forms import Always
+from gradguard.policy.schema import Policy
 from gradguard.target import Target
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
@@ -10,60 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gradguard.companions import Companions
 from gradguard.functional import is_overlapping
 from gradguard.module_walk import named_tensors
 from gradguard.plain import from_plain, to_plain
-from gradguard.sharded import local, spread_like
+from gradguard.sharded import local
+from gradguard.state_copy import alias, host_copy, put_back
 
 
 PARAMETER, BUFFER = "parameter ", "buffer "  # begin the keys of a snapshot's tensors
-
-
-def host_copy(value: Any, into: Any = None) -> Any:
-    """Return a copy of a nested state with every tensor in host memory: in that of `into`, where it fits.
-
-    Memory that was written to before costs a tenth of fresh pages.
-    """
-    if isinstance(value, Tensor):
-        part = local(value.detach() if value.requires_grad else value)
-        if isinstance(into, Tensor) and into.shape == part.shape and into.dtype == part.dtype:
-            return into.copy_(part)
-        return part.clone() if part.is_cpu else part.to("cpu")
-    if isinstance(value, dict):
-        known = into if isinstance(into, dict) else {}
-        return {key: host_copy(item, known.get(key)) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(host_copy(item) for item in value)
-    return value
-
-
-def put_back(saved: Any, live: Any, param: Tensor) -> Any:
-    """Return `saved` as live state of a parameter: into the live tensors where they fit, else as new ones."""
-    if isinstance(saved, Tensor):
-        part = local(live) if isinstance(live, Tensor) else None
-        if part is not None and part.shape == saved.shape and part.dtype == saved.dtype:
-            part.copy_(saved)
-            return live
-        device = part.device if part is not None else torch.device("cpu") if saved.ndim == 0 else param.device
-        return spread_like(saved.to(device, copy=True), param.detach())
-    if isinstance(saved, dict):
-        lives = live if isinstance(live, dict) else {}
-        return {key: put_back(item, lives.get(key), param) for key, item in saved.items()}
-    if isinstance(saved, (list, tuple)):
-        return type(saved)(put_back(item, None, param) for item in saved)
-    return saved
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield every tensor of a nested state."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
 
 
 class Snapshot:
@@ -77,6 +31,8 @@ class Snapshot:
         windows: the guard's rolling statistics at that step.
         live: what `live_tensors` returns, when that is known already.
         spare: one that nobody needs any more, whose memory this one takes.
+        companions: what else is saved, None for nothing.
+        is_copied: without it the snapshot holds the live tensors: fit for `state_dict`, to be written at once.
 
     Attributes:
         is_shared: someone else may hold its tensors, so that its memory is not to be taken.
@@ -90,23 +46,43 @@ class Snapshot:
         windows: dict[str, Any],
         live: dict[str, Tensor] | None = None,
         spare: Snapshot | None = None,
+        companions: Companions | None = None,
+        is_copied: bool = True,
     ) -> None:
         self.step = step
         self.windows = windows
         self.is_shared = False
         live = live_tensors(model, optimizer) if live is None else live
-        self._tensors: dict[str, Tensor] = host_copy(live, spare._tensors if spare is not None else None)
         params = [param for group in optimizer.param_groups for param in group["params"]]
-        known = spare._state if spare is not None else []
-        self._state: list[dict[str, Any] | None] = [
-            host_copy(dict(optimizer.state[param]), old) if param in optimizer.state else None
-            for param, old in zip_longest(params, known[: len(params)])
-        ]
+        state = [dict(optimizer.state[param]) if param in optimizer.state else None for param in params]
+        self._tensors: dict[str, Tensor]
+        self._state: list[dict[str, Any] | None]
+        if is_copied:
+            known = spare._state if spare is not None else []
+            self._tensors = host_copy(live, spare._tensors if spare is not None else None)
+            self._state = [host_copy(now, old) for now, old in zip_longest(state, known[: len(state)])]
+        else:
+            self._tensors, self._state = alias(live), alias(state)
+        known_also = spare._also if spare is not None else None
+        self._also: dict[str, Any] = companions.save(known_also) if companions is not None else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that it holds; the tensors are shared, not copied."""
         self.is_shared = True
-        return {"step": self.step, "windows": to_plain(self.windows), "tensors": self._tensors, "state": self._state}
+        return {
+            "step": self.step,
+            "windows": to_plain(self.windows),
+            "tensors": self._tensors,
+            "state": self._state,
+            "also": self._also,
+        }
+
+    def read(self) -> Snapshot:
+        """Return itself; one that is in a file is read from there."""
+        return self
+
+    def let_go(self) -> None:
+        """Nobody needs it any more; one that is in a file removes that."""
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> Snapshot:
@@ -115,11 +91,25 @@ class Snapshot:
         snapshot.is_shared = True
         snapshot.step, snapshot.windows = int(state["step"]), from_plain(state["windows"])
         snapshot._tensors, snapshot._state = dict(state["tensors"]), list(state["state"])
+        snapshot._also = dict(state["also"])
         return snapshot
 
     @torch.no_grad()
-    def restore(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Put every tensor back, bit for bit; state that did not exist then is removed."""
+    def restore(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        companions: Companions | None = None,
+        keeps_schedule: bool = False,
+    ) -> None:
+        """Put every tensor back, bit for bit; state that did not exist then is removed.
+
+        Args:
+            model: as it is now.
+            optimizer: likewise; without a scheduler among the companions its learning rates stay as they are.
+            companions: what else is put back, None for nothing.
+            keeps_schedule: see `Companions.restore`.
+        """
         live = live_tensors(model, optimizer)
         for key, saved in self._tensors.items():
             tensor = live.get(key)
@@ -135,6 +125,8 @@ class Snapshot:
                 state = put_back(known, dict(optimizer.state.get(param, {})), param)
                 optimizer.state[param].clear()
                 optimizer.state[param].update(state)
+        if companions is not None:
+            companions.restore(self._also, keeps_schedule)
 
 
 def live_tensors(model: nn.Module, optimizer: Optimizer, is_foreign: bool = False) -> dict[str, Tensor]:

@@ -70,6 +70,8 @@ class StepStats:
             gradient; infinite for optimizers that normalise the gradient, and while the weights are zero.
         bad_state: names of parameters and buffers that were found non-finite at this step.
         is_stale: gradients were not reset since the last step.
+        num_microbatches: backward passes that were accumulated for this step, where they are counted, else 0.
+        dropped_microbatches: those of them that were taken back, as their gradients were not finite.
         loss_scale: GradScaler's scale, or 1.
         scaler_skips: GradScaler's skips since the last applied step, 0 before the first one.
         found_inf: GradScaler will skip this step.
@@ -87,6 +89,7 @@ class StepStats:
         "activations",
         "bad_ranks",
         "bad_state",
+        "dropped_microbatches",
         "exact_norms",
         "finite",
         "found_inf",
@@ -104,6 +107,7 @@ class StepStats:
         "nonfinite",
         "norms",
         "num_losses",
+        "num_microbatches",
         "overflowed",
         "scaler_skips",
         "sgd_reach",
@@ -129,6 +133,7 @@ class StepStats:
             self.finite
             and not self.overflowed
             and not self.bad_state
+            and not self.dropped_microbatches
             and not self.is_stale
             and not self.found_inf
             and self.loss_scale == 1.0
@@ -160,6 +165,8 @@ class StepStats:
         self.is_late = False
         self.is_plain = False
         self.is_stale = False
+        self.num_microbatches = 0
+        self.dropped_microbatches = 0
         self.loss_scale = 1.0
         self.scaler_skips = 0
         self.found_inf = False

@@ -10,9 +10,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradguard.buffer_shadow import BufferShadow
+from gradguard.captures import Captures
 from gradguard.contracts import Effect, Unavailable
 from gradguard.functional import FLOAT32_MAX, exact_norm, scale_, scale_each_
 from gradguard.grad_scale import GradScale
+from gradguard.microbatches import Microbatches
+from gradguard.observed import SampleIds
 from gradguard.records import Finding
 from gradguard.snapshot import Snapshot
 from gradguard.snapshots import Snapshots
@@ -37,6 +40,10 @@ class Target:
         grad_scale: lets the optimizer's fused kernels scale the gradients, where they can.
         buffers: the buffers as the last accepted step left them, when a rule needs them.
         snapshots: states to roll back to, when a rule needs them.
+        captures: writes what a step can be taken again from, when a rule needs it.
+        microbatches: takes back those that are not finite, when a rule needs it and it can be done.
+        sample_ids: what the user said that this step's data is.
+        notes: what is kept, and what cannot be done, for the user to know from the start.
         effects: what earlier interventions left in force, by remedy.
         is_past: the step that remedies act on is over: what had to be done to its gradients was done on the device.
         was_skipped: the device skipped that step.
@@ -60,6 +67,10 @@ class Target:
         self.grad_scale: GradScale | None = None
         self.buffers: BufferShadow | None = None
         self.snapshots: Snapshots | None = None
+        self.captures: Captures | None = None
+        self.microbatches: Microbatches | None = None
+        self.sample_ids: SampleIds = ()
+        self.notes: list[str] = []
         self.effects: dict[str, Effect] = {}
         self.is_past = False
         self.was_skipped = False
@@ -71,6 +82,20 @@ class Target:
         self.clip_coef = 1.0
         self.lr_factor = 1.0
         self.notify: Callable[[Finding], Any] | None = None
+
+    def end_step(self) -> None:
+        """Let go of what was kept for this step alone."""
+        if self.captures is not None:
+            self.captures.inputs.forget()
+        if self.microbatches is not None:
+            self.microbatches.end_step()
+
+    def let_go(self) -> None:
+        """Take the hooks off that remedies needed."""
+        if self.captures is not None:
+            self.captures.inputs.close()
+        if self.microbatches is not None:
+            self.microbatches.close()
 
     def begin(self) -> None:
         """Forget what remedies did at the step before."""
@@ -109,6 +134,21 @@ class Target:
         if self.grad_scale is not None:
             self.grad_scale.factor = 1.0
         return self.buffers.restore() if self.buffers is not None else 0
+
+    def go_back(self, restore: Callable[[int], Snapshot | None]) -> Snapshot | None:
+        """Put a snapshot back and drop the step, whose gradients are of other weights; return the snapshot.
+
+        Args:
+            restore: given the step, puts one back; None says that there is none, and nothing is changed.
+        """
+        for effect in self.effects.values():
+            effect.take_off(self)  # so that learning rates that are put back stay as they are
+        self.restored = restore(self.stats.step)
+        if self.restored is not None:
+            if self.buffers is not None:
+                self.buffers.accept()
+            self.drop_step()
+        return self.restored
 
     def multiply_all(self, factor: float) -> None:
         """Multiply every gradient by one factor, in the optimizer's own kernels where they can."""

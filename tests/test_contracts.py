@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Diagnosis, Remedy, Sink
 from gradguard.plain import from_plain, to_plain
+from gradguard.policy.forms import resolve
 from gradguard.policy.options import options
-from gradguard.policy.schema import Policy, resolve
+from gradguard.policy.schema import Policy
 from gradguard.registry import Component
 
 

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from trained import assert_same, build, state_of, train
 
-from gradguard.snapshot import Snapshot, host_copy, live_tensors, put_back, tensors_in
+from gradguard.snapshot import Snapshot, live_tensors
+from gradguard.state_copy import host_copy, put_back, tensors_in
 
 
 def test_a_host_copy_shares_nothing_and_keeps_the_structure():

@@ -29,7 +29,8 @@ class Nonfinite(Diagnosis[NonfiniteState]):
     """NaN or Inf in the loss or a gradient (this batch), or in a parameter or buffer (the model itself).
 
     Args:
-        where: "batch" looks at the loss and the gradients, "state" at parameters and buffers, "any" at all of them.
+        where: "batch" looks at the loss and the gradients, "state" at parameters and buffers, "microbatch" at what
+            `drop_microbatch` took back, "any" at all of them.
             Gradients and loss are looked at every step; parameters whenever these are bad, and sampled with the
             buffers.
     """
@@ -59,7 +60,10 @@ class Nonfinite(Diagnosis[NonfiniteState]):
     precedence = 0
     is_foreseeable = True
 
-    where: Literal["any", "batch", "state"] = Field(default="any")
+    where: Literal["any", "batch", "state", "microbatch"] = Field(default="any")
+
+    def sees_microbatches(self) -> bool:
+        return self.where in ("any", "microbatch")
 
     def rests_when_quiet(self) -> bool:
         return True
@@ -69,16 +73,18 @@ class Nonfinite(Diagnosis[NonfiniteState]):
 
     def update(self, state: NonfiniteState, stats: StepStats) -> tuple[NonfiniteState, Finding | None]:
         loss_is_bad = stats.has_loss and not math.isfinite(stats.loss)
-        if stats.finite and not loss_is_bad and not stats.bad_state:
+        if stats.finite and not loss_is_bad and not stats.bad_state and not stats.dropped_microbatches:
             return state, None
-        if stats.bad_state and self.where != "batch" and (names := self._concerned(state, stats.bad_state)):
+        if stats.bad_state and self.where in ("any", "state") and (names := self._concerned(state, stats.bad_state)):
             return state, self._in_state(state, stats, names)
-        if self.where != "state":
+        if stats.dropped_microbatches and self.sees_microbatches():
+            return state, self._in_microbatches(stats)
+        if self.where in ("any", "batch"):
             return state, self._in_batch(state, stats, loss_is_bad)
         return state, None
 
     def triggers(self, state: NonfiniteState, stats: StepStats) -> Sequence[Trigger]:
-        return () if self.where == "state" else (Trigger("nonfinite"),)
+        return () if self.where in ("state", "microbatch") else (Trigger("nonfinite"),)
 
     def _concerned(self, state: NonfiniteState, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names that the rule looks at; a rule on all parameters also looks at the buffers."""
@@ -109,6 +115,20 @@ class Nonfinite(Diagnosis[NonfiniteState]):
             advice=advice,
             evidence={"where": "state"},
             indices=tuple(index[name] for name in names if name in index),
+        )
+
+    def _in_microbatches(self, stats: StepStats) -> Finding:
+        dropped, num = stats.dropped_microbatches, stats.num_microbatches
+        verb = "got NaN or Inf gradients and was" if dropped == 1 else "got NaN or Inf gradients and were"
+        return Finding(
+            diagnosis=self.name,
+            step=stats.step,
+            severity="warn",
+            statistic="non-finite micro-batches",
+            value=dropped,
+            threshold=0,
+            message=f"{dropped} of {num} micro-batches {verb} taken back.",
+            evidence={"where": "microbatch", "microbatches": num},
         )
 
     def _in_batch(self, state: NonfiniteState, stats: StepStats, loss_is_bad: bool) -> Finding | None:

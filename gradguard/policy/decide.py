@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gradguard.contracts import Remedy
+from gradguard.contracts import Diagnosis, Remedy
 from gradguard.policy.history import RuleHistory, advance
 from gradguard.policy.schema import Policy, Rule
 from gradguard.records import SEVERITIES, Finding, Reason, Severity, WithheldReason
@@ -124,6 +124,18 @@ def reason_to_wait(rule: Rule, severity: Severity, history: RuleHistory, step: i
     if history.last_step is not None and step - history.last_step <= rule.cooldown:
         return "cooldown"
     return None
+
+
+def would_drop(policy: Policy, histories: Mapping[str, RuleHistory], step: int) -> bool:
+    """Return whether a rule would have micro-batches dropped at this step."""
+    for rule in policy.rules:
+        if isinstance(rule.when, Diagnosis) and rule.when.sees_microbatches():
+            history = histories.get(rule.name, RuleHistory())
+            remedies = rule.ladder()[choose_rung(rule, history, step)]
+            is_named = any("microbatches" in remedy.needs for remedy in remedies)
+            if is_named and reason_to_wait(rule, "warn", history, step) is None:
+                return True
+    return False
 
 
 def choose_rung(rule: Rule, history: RuleHistory, step: int) -> int:

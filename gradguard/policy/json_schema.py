@@ -8,9 +8,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS
+from gradguard.policy.forms import Always
 from gradguard.policy.load import preset_names
 from gradguard.policy.options import argument_meanings
-from gradguard.policy.schema import Always, MonitorOptions, Policy, Rule, Rung, SnapshotOptions
+from gradguard.policy.schema import MonitorOptions, Policy, Rule, Rung, SnapshotOptions
 from gradguard.registry import Component, Registry
 
 

@@ -33,8 +33,8 @@ def options(cls: type[BaseModel]) -> list[Option]:
 
     Example:
         >>> from gradguard.policy.schema import SnapshotOptions
-        >>> [(option.name, option.type, option.default) for option in options(SnapshotOptions)]
-        [('every', 'integer >= 1', '200'), ('max_memory_share', 'number > 0, <= 1', '0.5')]
+        >>> [(option.name, option.type, option.default) for option in options(SnapshotOptions)][:2]
+        [('every', 'integer >= 1', '200'), ('keep', 'integer >= 1', '1')]
     """
     schema = cls.model_json_schema()
     meanings = argument_meanings(cls)

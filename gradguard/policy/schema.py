@@ -2,88 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializeAsAny,
-    ValidationError,
-    field_serializer,
-    model_validator,
+from pydantic import BeforeValidator, Field, ValidationError, field_serializer, model_validator
+
+from gradguard.contracts import DIAGNOSES, REMEDIES, Diagnosis, Remedy, Sink
+from gradguard.policy.forms import (
+    Always,
+    AnySink,
+    Block,
+    Condition,
+    Patterns,
+    Remedies,
+    Verdicts,
+    as_list,
+    dump_components,
 )
-
-from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Diagnosis, Remedy, Sink
-from gradguard.records import Severity, Verdict
-from gradguard.registry import Component, Registry
-
-
-class Block(BaseModel):
-    """A block of the policy file: frozen, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Always(Component):
-    """The condition of a rule that applies at every step, such as a fixed gradient clip."""
-
-    name = "always"
-
-
-def resolve(registry: Registry[Any], value: Any) -> Any:
-    """Turn the forms that a policy file may use into a component.
-
-    Accepts a component, `name`, `{name: {option: value}}` and `{name: null}`.
-
-    Raises:
-        ValueError: the name is unknown (with "did you mean") or the form is another.
-    """
-    if isinstance(value, Component):
-        return value
-    options: Any
-    if isinstance(value, str):
-        name, options = value, None
-    elif isinstance(value, dict) and len(value) == 1 and isinstance(next(iter(value)), str):
-        name, options = next(iter(value.items()))
-    else:
-        raise ValueError(f"expected the name of a {registry.family}, or {{name: {{option: value}}}}, got {value!r}")
-    try:
-        cls = registry.get(name)
-    except KeyError as error:
-        raise ValueError(error.args[0]) from None
-    options = {} if options is None else options
-    if not isinstance(options, dict):
-        raise ValueError(f"options of {name!r} must be a mapping {{option: value}}, got {options!r}")
-    return cls.model_validate(options)
-
-
-def _resolve_condition(value: Any) -> Any:
-    if isinstance(value, Always) or value in ("always", {"always": None}, {"always": {}}):
-        return Always()
-    return resolve(DIAGNOSES, value)
-
-
-def _as_list(value: Any) -> Any:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _resolver(registry: Registry[Any]) -> BeforeValidator:
-    return BeforeValidator(lambda value: resolve(registry, value))
-
-
-AnyRemedy = Annotated[SerializeAsAny[Remedy], _resolver(REMEDIES)]
-AnySink = Annotated[SerializeAsAny[Sink], _resolver(SINKS)]
-Condition = Annotated[SerializeAsAny[Component], BeforeValidator(_resolve_condition)]
-Remedies = Annotated[tuple[AnyRemedy, ...], BeforeValidator(_as_list), Field(min_length=1)]
-Patterns = Annotated[tuple[str, ...], BeforeValidator(_as_list), Field(min_length=1)]
-Verdicts = Annotated[tuple[Verdict, ...], BeforeValidator(_as_list)]
-
-
-def _dump_components(components: Iterable[Component]) -> list[dict[str, Any]]:
-    return [component.as_policy() for component in components]
+from gradguard.records import Severity
+from gradguard.registry import Component
 
 
 class Rung(Block):
@@ -112,7 +48,7 @@ class Rung(Block):
 
     @field_serializer("do")
     def _dump_do(self, do: tuple[Remedy, ...]) -> list[dict[str, Any]]:
-        return _dump_components(do)
+        return dump_components(do)
 
 
 def default_name(rule: Any) -> Any:
@@ -169,9 +105,23 @@ class Rule(Block):
                 raise ValueError("a rule with `when: always` cannot escalate; give it a diagnosis")
         return self
 
+    @model_validator(mode="after")
+    def _check_microbatches(self) -> Rule:
+        if isinstance(self.when, Diagnosis) and not self.when.sees_microbatches():
+            for remedies in self.ladder():
+                for remedy in remedies:
+                    if "microbatches" in remedy.needs:
+                        theirs = Diagnosis.sees_microbatches
+                        seeing = ", ".join(cls.name for cls in DIAGNOSES if cls.sees_microbatches is not theirs)
+                        raise ValueError(
+                            f"{remedy.name!r} acts on micro-batches, which this condition does not look at; "
+                            f"use one of: {seeing}"
+                        )
+        return self
+
     @field_serializer("do")
     def _dump_do(self, do: tuple[Remedy, ...]) -> list[dict[str, Any]]:
-        return _dump_components(do)
+        return dump_components(do)
 
     @field_serializer("when")
     def _dump_when(self, when: Component) -> str | dict[str, Any]:
@@ -206,14 +156,20 @@ class MonitorOptions(Block):
 
 
 class SnapshotOptions(Block):
-    """When states are saved for `rollback`; nothing is saved unless a rule can roll back.
+    """When and where states are saved for `rollback` and `restart`; nothing is saved unless a rule can go back.
 
     Args:
         every: steps between snapshots, >= 1; early in a run they are taken more often.
+        keep: how many that were verified to be good are kept, >= 1: a rollback that recurs soon goes further back.
+        where: "memory" keeps them in host memory, "disk" in the run directory.
+        rng: the random generators of torch, numpy and Python are saved and restored as well.
         max_memory_share: no snapshot is kept that would take more than this share of the free memory, in (0, 1].
     """
 
     every: int = Field(default=200, ge=1)
+    keep: int = Field(default=1, ge=1)
+    where: Literal["memory", "disk"] = "memory"
+    rng: bool = False
     max_memory_share: float = Field(default=0.5, gt=0, le=1)
 
 
@@ -243,9 +199,7 @@ class Policy(Block):
     budget: int | None = Field(default=None, ge=0)
     budget_within: int | None = Field(default=None, ge=1)
     on_budget: Literal["stop", "record"] = "stop"
-    sinks: Annotated[tuple[AnySink, ...], BeforeValidator(_as_list)] = Field(
-        default=("console",), validate_default=True
-    )
+    sinks: Annotated[tuple[AnySink, ...], BeforeValidator(as_list)] = Field(default=("console",), validate_default=True)
     horizon: int = Field(default=50, ge=1)
     on_internal_error: Literal["continue", "raise"] = "continue"
 
@@ -260,7 +214,7 @@ class Policy(Block):
 
     @field_serializer("sinks")
     def _dump_sinks(self, sinks: tuple[Sink, ...]) -> list[dict[str, Any]]:
-        return _dump_components(sinks)
+        return dump_components(sinks)
 
     def needs(self) -> frozenset[str]:
         """Return what the rules' remedies need the guard to keep ("buffers", "snapshots")."""
@@ -278,4 +232,4 @@ class Policy(Block):
         return frozenset().union(*(rule.when.reads for rule in self.rules if isinstance(rule.when, Diagnosis)))
 
 
-__all__ = ["Always", "Policy", "Rule", "Rung", "ValidationError"]
+__all__ = ["Policy", "Rule", "Rung", "ValidationError"]

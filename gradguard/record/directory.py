@@ -193,7 +193,7 @@ def write_atomically(path: Path, text: str, is_durable: bool = True) -> None:
         temporary.unlink(missing_ok=True)
         raise
     if is_durable:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 def policy_hash(policy: Any) -> str:
@@ -267,7 +267,7 @@ def _explain(target: Path, error: OSError) -> str:
     return f"run_dir {str(target)!r} cannot be written: {reason}; give a directory that this process may write to"
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable where the file system can; some network ones refuse."""
     if os.name == "posix":
         with contextlib.suppress(OSError):

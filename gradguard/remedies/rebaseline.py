@@ -32,11 +32,12 @@ class Rebaseline(Remedy):
     def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change:
         """See `Remedy.apply`."""
         target.is_rebaselined = True
-        aside = target.snapshots.take_aside(target.stats.step) if target.snapshots is not None else None
+        snapshots = target.snapshots
+        aside = snapshots.take_aside(target.stats.step) if snapshots is not None else None
         summary = "rolling statistics start afresh"
-        if aside is not None:
+        if snapshots is not None and aside is not None:
             target.drop_step()
-            aside.restore(target.model, target.optimizer)
+            snapshots.put_back(aside)
             if target.buffers is not None:
                 target.buffers.accept()
             summary += f", and the rollback is undone: back to the state of step {aside.step}"

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class Rollback(Remedy):
     """Restore parameters, buffers and optimizer state from the last verified-finite snapshot; the data goes on.
 
-    The step is dropped as well, and the guard's rolling statistics go back to those of the snapshot. Learning rates
-    stay with their schedule.
+    The step is dropped as well, and the guard's rolling statistics go back to those of the snapshot. What was handed to
+    `attach(also=...)` goes back too; without a scheduler among it learning rates stay with their schedule. A rollback
+    that comes before another state was verified to be good goes one snapshot further back, if `snapshots.keep` has one.
     """
 
     name = "rollback"
@@ -37,15 +38,10 @@ class Rollback(Remedy):
             Unavailable: there is no snapshot.
         """
         snapshots = target.snapshots
-        snapshot = snapshots.good if snapshots is not None else None
-        if snapshots is None or snapshot is None:
+        snapshot = target.go_back(snapshots.restore) if snapshots is not None else None
+        if snapshot is None:
             reason = snapshots.refusal if snapshots is not None else "the policy keeps no snapshots"
             raise Unavailable(f"there is no snapshot to roll back to: {reason or 'none was taken yet'}")
-        target.drop_step()
-        snapshots.restore(target.stats.step)
-        target.restored = snapshot
-        if target.buffers is not None:
-            target.buffers.accept()
         step = target.stats.step
         return Change(
             summary=f"rolled back {step - snapshot.step} steps, to the state before step {snapshot.step}",

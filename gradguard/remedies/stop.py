@@ -32,7 +32,8 @@ class Stop(Remedy):
         target.is_stopped = True
         target.stop_finding = finding
         summary, snapshots = "training stopped", target.snapshots
-        if target.stats.bad_state and snapshots is not None and snapshots.good is not None:
-            summary += f", with the weights of step {snapshots.good.step}, the last that were good"
-            snapshots.restore(target.stats.step)
+        if target.stats.bad_state and snapshots is not None:
+            snapshot = snapshots.restore(target.stats.step, is_deeper=False)
+            if snapshot is not None:
+                summary += f", with the weights of step {snapshot.step}, the last that were good"
         return Change(summary=summary, before={"step": target.stats.step})

@@ -22,12 +22,15 @@ FIRST, SAVED, SECOND, END = 30, 40, 50, 70
 # The diagnosis that fires each remedy, and its options.
 FIRED_BY = {
     "clip_adaptive": (EXPLODING, {}),
+    "capture": (EXPLODING, {}),
     "clip_norm": (EXPLODING, {"max_norm": {"median_times": 3}}),
     "clip_value": (EXPLODING, {"max_value": 0.1}),
+    "drop_microbatch": (NONFINITE, {}),
     "keep_clipping": (EXPLODING, {"max_norm": {"median_times": 2}, "steps": 30}),
     "notify": (EXPLODING, {}),
     "rebaseline": (EXPLODING, {}),
     "rescale": (EXPLODING, {"factor": 0.01}),
+    "restart": (NONFINITE, {}),
     "rollback": (NONFINITE, {}),
     "scale_lr": (EXPLODING, {"factor": 0.5, "recover_steps": 40}),
     "skip_step": (NONFINITE, {}),
@@ -39,14 +42,15 @@ FIRED_BY = {
 class Job:
     """A training that can be saved and resumed, with one fault at each of two steps."""
 
-    def __init__(self, remedy):
+    def __init__(self, remedy, run_dir):
         self.diagnosis, options = FIRED_BY[remedy]
         rule = {"when": self.diagnosis, "do": {remedy: options}}
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 1))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.99)
-        self.guard = gradguard.attach(self.model, self.optimizer, gradguard.Policy.model_validate({"rules": [rule]}))
+        policy = gradguard.Policy.model_validate({"rules": [rule]})
+        self.guard = gradguard.attach(self.model, self.optimizer, policy, run_dir=run_dir)
 
     def train(self, start, end):
         for step in range(start, end):
@@ -87,8 +91,8 @@ def test_none_is_forgotten_here():
 
 
 @pytest.mark.parametrize("remedy", FIRED_BY)
-def test_it_fires_and_a_run_that_was_saved_afterwards_decides_and_trains_on_bit_by_bit(remedy, bits):
-    job = Job(remedy)
+def test_it_fires_and_a_run_that_was_saved_afterwards_decides_and_trains_on_bit_by_bit(remedy, bits, tmp_path):
+    job = Job(remedy, tmp_path / "first")
     if remedy == "stop":
         with pytest.raises(gradguard.TrainingStopped):
             job.train(0, END)
@@ -99,7 +103,7 @@ def test_it_fires_and_a_run_that_was_saved_afterwards_decides_and_trains_on_bit_
     saved = job.save()
     job.train(SAVED, END)
     assert job.story(SAVED) or remedy == "rebaseline"
-    resumed = Job(remedy)
+    resumed = Job(remedy, tmp_path / "second")
     resumed.resume(saved)
     resumed.train(SAVED, END)
     assert repr(resumed.story(SAVED)) == repr(job.story(SAVED))  # NaN in the evidence does not equal itself

@@ -21,6 +21,13 @@ OPTIMIZERS = [
     for name, value in vars(torch.optim).items()
     if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer) and name != "Optimizer"
 ]
+# Each in the implementations that it has beside its default: "Adam-fused".
+VARIANTS = OPTIMIZERS + [
+    f"{name}-{how}"
+    for name in OPTIMIZERS
+    for how in ("foreach", "fused")
+    if how in inspect.signature(getattr(torch.optim, name)).parameters
+]
 OPTIONS = {"SGD": {"momentum": 0.9}, "LBFGS": {"lr": 0.1, "max_iter": 3}, "Adam": {"amsgrad": True}}
 
 
@@ -37,12 +44,13 @@ class Rows(nn.Module):
 
 def build(name):
     torch.manual_seed(0)
+    name, _, how = name.partition("-")
     if name == "SparseAdam":
         model = Rows()
     else:
         model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
     params = [p for p in model.parameters() if p.ndim == 2] if name == "Muon" else list(model.parameters())
-    return model, getattr(torch.optim, name)(params, **OPTIONS.get(name, {}))
+    return model, getattr(torch.optim, name)(params, **OPTIONS.get(name, {}), **({how: True} if how else {}))
 
 
 def train(model, optimizer, seeds):
@@ -69,7 +77,7 @@ def target_of(model, optimizer, step=0):
     return target
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("num_before", [0, 3])
 def test_the_state_of_the_snapshot_comes_back_to_the_last_bit(name, num_before, state):
     """Without a step before it, the snapshot is from before most optimizers have any state."""
@@ -82,7 +90,7 @@ def test_the_state_of_the_snapshot_comes_back_to_the_last_bit(name, num_before, 
     assert state(target) == expected
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_what_follows_is_what_would_have_followed(name, state):
     model, optimizer = build(name)
     train(model, optimizer, range(3))
@@ -94,6 +102,19 @@ def test_what_follows_is_what_would_have_followed(name, state):
             tensor.fill_(math.nan)
     Rollback().apply(target, finding_about(), None)
     train(model, optimizer, range(3, 6))
+    assert state(target) == expected
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_snapshot_on_disk_is_as_exact(name, state, tmp_path):
+    model, optimizer = build(name)
+    train(model, optimizer, range(3))
+    target = target_of(model, optimizer)
+    expected = state(target)
+    target.snapshots = Snapshots(model, optimizer, 10, 0.9, folder=tmp_path)
+    assert target.snapshots.take(3, {}, is_confirmed=True)
+    train(model, optimizer, range(3, 6))
+    Rollback().apply(target, finding_about(), None)
     assert state(target) == expected
 
 

@@ -1,0 +1,69 @@
+"""What a policy's remedies need the guard to keep; what none of them needs is not kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gradguard.buffer_shadow import BufferShadow
+from gradguard.captures import Captures
+from gradguard.companions import Companions
+from gradguard.forward_inputs import ForwardInputs
+from gradguard.microbatches import Microbatches, reason_not_to_drop
+from gradguard.policy.decide import would_drop
+from gradguard.snapshots import Snapshots
+
+
+if TYPE_CHECKING:
+    from gradguard.pipeline import Pipeline
+
+
+SNAPSHOTS_FOLDER = "snapshots"
+CAPTURES_FOLDER = "captures"
+
+
+def provide(pipeline: Pipeline, companions: Companions | None) -> None:
+    """Give a pipeline's target what the remedies of its policy need, and note what the user should know of it.
+
+    In mode "observe" nothing is needed. Ranks without a run directory keep snapshots in memory and write no captures.
+
+    Args:
+        pipeline: what it measures with and decides by is there already.
+        companions: what is saved beside model and optimizer, None for nothing.
+    """
+    policy, target = pipeline.policy, pipeline.target
+    model, optimizer = target.model, target.optimizer
+    needs = policy.needs() if policy.mode == "enforce" else frozenset()
+    companions = Companions(optimizer) if companions is None else companions
+    directory = pipeline.recorder.directory
+    if "buffers" in needs:
+        target.buffers = BufferShadow.of(model)
+    options = policy.snapshots
+    if "snapshots" in needs:
+        target.snapshots = Snapshots(
+            model,
+            optimizer,
+            options.every,
+            options.max_memory_share,
+            pipeline.monitor.finite_check,
+            keep=options.keep,
+            keeps_start="start" in needs,
+            companions=companions,
+            folder=directory.path / SNAPSHOTS_FOLDER if directory is not None and options.where == "disk" else None,
+        )
+    if "captures" in needs:
+        folder = directory.path / CAPTURES_FOLDER if directory is not None else None
+        target.captures = Captures(model, optimizer, companions, ForwardInputs(model, pipeline.on_fault), folder)
+        size = f"a capture takes {target.captures.nbytes() / 1e6:.3g} MB and the inputs"
+        target.notes.append(size if folder is not None else "no captures: they are files of a run_dir")
+    if "microbatches" in needs:
+        reason = reason_not_to_drop(model, optimizer, pipeline.scale.is_used)
+        if reason:
+            target.notes.append(f"no micro-batch can be dropped: {reason}")
+        else:
+            target.microbatches = Microbatches(
+                model,
+                optimizer,
+                window=lambda: pipeline.watch.window,
+                is_wanted=lambda: would_drop(policy, pipeline.intervening.histories, pipeline.step),
+                on_fault=pipeline.on_fault,
+            )
