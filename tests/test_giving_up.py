@@ -154,3 +154,24 @@ def test_a_report_on_a_step_holds_what_was_judged_once_it_was_taken():
     assert list(judged) == [12 + 8 - 1]
     ((outcome,),) = judged.values()
     assert (outcome.verdict, outcome.step, outcome.horizon) == ("helped", 20, 8)
+
+
+def test_what_was_done_before_the_optimizer_got_more_parameters_is_judged_by_the_losses_since():
+    policy = gradguard.Policy.model_validate({"rules": [{"when": "nonfinite", "do": "skip_step"}], "horizon": 8})
+    model, more = nn.Linear(3, 1), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    guard = gradguard.attach(nn.ModuleList([model, more]), optimizer, policy)
+    judged = []
+    for step in range(20):
+        if step == 13:
+            optimizer.add_param_group({"params": more.parameters()})
+        optimizer.zero_grad()
+        inputs = noise(step, 8, 3)
+        loss = (model(inputs) + more(inputs)).square().mean() * (math.nan if step == 10 else 1.0)
+        loss.backward()
+        guard.observe(loss)
+        optimizer.step()
+        judged += guard.last.outcomes
+    (outcome,) = judged
+    assert (outcome.step, outcome.verdict) == (18, "helped")
+    assert outcome.loss_after is not None

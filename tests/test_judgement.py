@@ -174,6 +174,20 @@ def test_a_state_from_after_a_diagnosis_broke_can_be_resumed():
     assert resumed.judgement.entries[-1].state.count == 6
 
 
+def test_losses_are_counted_through_rollbacks_and_new_levels():
+    """An intervention is judged by those since, which a window that was put back does not tell."""
+    feed = Feed({"name": "a", "when": "loss_spike", "do": "notify"})
+    feed.repeat(4, 1.0, 2.0)
+    saved = feed.judgement.state_dict()
+    feed.repeat(3, 1.0, 2.0)
+    feed.judgement.roll_back(saved)
+    feed.repeat(2, 1.0, math.nan)
+    assert (feed.judgement.num_losses, len(feed.judgement.losses[50])) == (7, 4)
+    feed.judgement.forget()
+    feed.repeat(1, 1.0, 2.0)
+    assert (feed.judgement.num_losses, feed.stats.num_losses, len(feed.judgement.losses[50])) == (8, 7, 1)
+
+
 def test_every_window_that_a_rule_reads_is_kept():
     feed = Feed(
         {

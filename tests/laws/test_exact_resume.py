@@ -46,7 +46,7 @@ class WeightsSeen(Diagnosis):
 
 POLICY = gradguard.Policy(
     horizon=15,
-    budget=12,
+    budget=11,
     budget_within=40,
     on_budget="record",
     snapshots={"every": 10},
@@ -225,6 +225,8 @@ def test_the_run_that_is_resumed_is_an_eventful_one(uninterrupted, policy):
         assert {"clip_norm", "keep_clipping"} <= remedies
         withheld = {record.reason for record in training.records if record.kind == "withheld"}
         assert {"cooldown", "below_severity", "budget"} <= withheld
+        details = " ".join(record.detail for record in training.records if record.kind == "withheld")
+        assert all(whose in details for whose in ("the run had its 11", "the rule had its 2", "every parameter"))
         assert {record.rung for record in training.records if getattr(record, "rule", "") == "judged"} >= {0, 1}
 
 
