@@ -5,6 +5,8 @@ run_dir/run.json               facts about the run, replaced atomically
         statistics/            chunks of per-step rows
         gradients/             chunks of rows about the gradients, now and then
         probes.jsonl           what probes of activations and updates saw
+        snapshots/             states to go back to, where the policy puts them on disk
+        captures/              what a step can be taken again from, where a rule asks for it
 run_dir/<name>/...             the same for a guard with a name, so that several share a run_dir
 """
 
