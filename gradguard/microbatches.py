@@ -18,7 +18,6 @@ from torch.optim import LBFGS, Optimizer
 
 from gradguard.buffer_shadow import BufferShadow
 from gradguard.functional import nonfinite_tensors
-from gradguard.sharded import is_sharded
 from gradguard.stats import StepStats
 
 
@@ -40,9 +39,7 @@ def reason_not_to_drop(model: nn.Module, optimizer: Optimizer, has_scaler: bool)
     """Return why micro-batches of a training cannot be taken back, "" when they can."""
     params = [param for group in optimizer.param_groups for param in group["params"]]
     if dist.is_available() and dist.is_initialized():
-        return "every rank would drop another micro-batch, and some gradients are reduced on the way"
-    if any(is_sharded(param) for param in params):
-        return "the parameters are sharded"
+        return "in distributed training every rank would drop other ones"
     if has_scaler:
         return "GradScaler finds its scale by overflows, which would be dropped"
     if isinstance(optimizer, LBFGS):

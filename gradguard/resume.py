@@ -61,6 +61,7 @@ def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
         target.captures.num_written = plain["captures"]
     if target.buffers is not None:
         target.buffers.accept()
+    target.end_step()
     pipeline.scale.load_state_dict(plain["scale"])
     stats.weight_norms = np.array(plain["weight_norms"], dtype=np.float32)
     stats.sgd_reach = plain["sgd_reach"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gradguard.contracts import Diagnosis, Remedy
+from gradguard.contracts import Remedy
 from gradguard.policy.history import RuleHistory, advance
 from gradguard.policy.schema import Policy, Rule
 from gradguard.records import SEVERITIES, Finding, Reason, Severity, WithheldReason
@@ -127,13 +127,14 @@ def reason_to_wait(rule: Rule, severity: Severity, history: RuleHistory, step: i
 
 
 def would_drop(policy: Policy, histories: Mapping[str, RuleHistory], step: int) -> bool:
-    """Return whether a rule would have micro-batches dropped at this step."""
+    """Return whether a rule would have micro-batches dropped at this step, or the whole step on their account."""
     for rule in policy.rules:
-        if isinstance(rule.when, Diagnosis) and rule.when.sees_microbatches():
-            history = histories.get(rule.name, RuleHistory())
-            remedies = rule.ladder()[choose_rung(rule, history, step)]
-            is_named = any("microbatches" in remedy.needs for remedy in remedies)
-            if is_named and reason_to_wait(rule, "warn", history, step) is None:
+        ladder = rule.ladder()
+        is_about_them = any("microbatches" in remedy.needs for remedies in ladder for remedy in remedies)
+        history = histories.get(rule.name, RuleHistory())
+        if is_about_them and reason_to_wait(rule, "warn", history, step) is None:
+            remedies = ladder[choose_rung(rule, history, step)]
+            if any("microbatches" in remedy.needs or remedy.kind == "verdict" for remedy in remedies):
                 return True
     return False
 

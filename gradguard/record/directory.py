@@ -6,6 +6,8 @@ run_dir/run.json               facts about the run, replaced atomically
         gradients/             chunks of rows about the gradients, now and then
         probes.jsonl           what probes of activations and updates saw
         last_good.pt           the state to start again from, when the policy gave the run up
+        snapshots/             states to go back to, where the policy puts them on disk
+        captures/              what a step can be taken again from, where a rule asks for it
 run_dir/<name>/...             the same for a guard with a name, so that several share a run_dir
 """
 

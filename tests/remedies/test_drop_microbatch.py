@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+import torch.distributed as dist
 from aim import aim, finding_about
 from guarded import noise
 from torch import nn
@@ -229,6 +230,16 @@ def test_with_a_scaler_or_sparse_gradients_it_is_not_done():
         guard = gradguard.attach(model, optimizer, gradguard.Policy(rules=RULES, sinks=[]), **options)
         assert any(reason in note for note in guard.records[0].data["notes"])
         assert guard._pipeline.target.microbatches is None
+
+
+def test_in_distributed_training_it_is_not_done(tmp_path):
+    """Sharded parameters need a process group, too."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        notes = Run(set()).guard.records[0].data["notes"]
+    finally:
+        dist.destroy_process_group()
+    assert "no micro-batch can be dropped: in distributed training every rank would drop other ones" in notes
 
 
 def test_it_cannot_mend_a_damaged_model():
