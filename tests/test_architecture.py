@@ -54,6 +54,8 @@ FLOORS = (
         "functional",
         "running",
         "norm_limit",
+        "group_factor",
+        "optimizer_state",
         "outcomes",
         "transfer",
         "step_report",
