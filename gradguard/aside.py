@@ -26,6 +26,7 @@ def judge_broken_step(pipeline: Pipeline) -> None:
     if found := pipeline.judgement.judge(stats):
         pipeline.findings += [finding for _, finding in found]
         pipeline.records = pipeline.records + pipeline.intervening.act(found, ())
+        pipeline.recover_from_surgery()
         if pipeline.target.restored is not None:
             pipeline.judgement.roll_back(pipeline.target.restored.windows)
 
@@ -50,6 +51,7 @@ def notice_scaler(pipeline: Pipeline, losses: Sequence[Any], is_every_step_obser
     if found := pipeline.judgement.judge(stats):
         pipeline.findings = [finding for _, finding in found]
         pipeline.records = pipeline.intervening.act(found, ())
+        pipeline.recover_from_surgery()
     return True
 
 

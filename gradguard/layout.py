@@ -60,6 +60,25 @@ def take_new_layout(pipeline: Pipeline) -> None:
     _take_first_snapshot(pipeline)
 
 
+def take_operated_model(pipeline: Pipeline) -> None:
+    """Weights or modules are not what they were: what was learnt of them is void, and so are the states saved before.
+
+    A rollback would bring the numbers of the old structure back into the new one. From here on it leads to the state
+    just after the surgery, until a later one is confirmed.
+    """
+    pipeline.judgement.forget()
+    pipeline.monitor.probe(pipeline.stats)
+    pipeline.monitor.read_spreads(pipeline.stats)
+    if pipeline.target.buffers is not None:
+        pipeline.target.buffers.accept()
+    if pipeline.probes is not None:
+        pipeline.probes.start_over()
+    pipeline.parameters_changed()
+    if pipeline.target.snapshots is not None:
+        pipeline.target.snapshots.forget()
+    _take_first_snapshot(pipeline)
+
+
 def check_for_loaded_weights(pipeline: Pipeline) -> None:
     """Before the first step: if weights were loaded since the guard was attached, start from these."""
     if pipeline.start_versions != [param._version for param in pipeline.monitor.params]:

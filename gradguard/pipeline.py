@@ -18,6 +18,7 @@ from gradguard.grad_scale import GradScale, is_foldable
 from gradguard.gradient_probe import GradientProbe
 from gradguard.intervention import Intervening
 from gradguard.judgement import Judgement
+from gradguard.last_inputs import LastInputs
 from gradguard.loss_scale import LossScale
 from gradguard.monitor import Monitor
 from gradguard.observed import SampleIds
@@ -81,6 +82,7 @@ class Pipeline:
             self.target.snapshots = Snapshots(
                 model, optimizer, options.every, options.max_memory_share, monitor.finite_check
             )
+        self.target.inputs = LastInputs(model) if "inputs" in needs else None
         self.pace = Pace.of(monitor)
         self.probes = Probes.of(policy, monitor, recorder, on_fault)
         self.gradient_probe = GradientProbe(policy.monitor, recorder, on_fault)
@@ -226,15 +228,21 @@ class Pipeline:
         if target.restored is not None:
             self.judgement.roll_back(target.restored.windows)
             self.periodic.probe_at(self.step + 1)
+        self.recover_from_surgery()
         stats.put_back(measured)  # remedies noted the norms that they left; what was measured is what is remembered
         self.learn_and_record(flags)
+
+    def recover_from_surgery(self) -> None:
+        """Start afresh after remedies changed weights or modules themselves."""
+        if self.target.is_operated:
+            layout.take_operated_model(self)
 
     def learn_and_record(self, flags: int) -> None:
         """Take the step into the rolling statistics if it was sound, and write its row."""
         stats = self.stats
         if stats.found_inf:
             flags |= Flag.SKIPPED_BY_SCALER
-        elif stats.finite and self.target.restored is None:
+        elif stats.finite and self.target.restored is None and not self.target.is_operated:
             self.judgement.learn(stats.levels, stats.loss, stats.has_loss, stats.is_plain)
         if stats.is_stale:
             flags |= Flag.STALE
@@ -280,6 +288,8 @@ class Pipeline:
     def let_go(self) -> None:
         """Take the hooks off parameters and modules."""
         self.watch.close()
+        if self.target.inputs is not None:
+            self.target.inputs.close()
         if self.probes is not None:
             self.probes.close()
 

@@ -13,6 +13,7 @@ from gradguard.buffer_shadow import BufferShadow
 from gradguard.contracts import Effect, Unavailable
 from gradguard.functional import FLOAT32_MAX, exact_norm, scale_
 from gradguard.grad_scale import GradScale
+from gradguard.last_inputs import LastInputs
 from gradguard.records import Finding
 from gradguard.snapshot import Snapshot
 from gradguard.snapshots import Snapshots
@@ -44,6 +45,9 @@ class Target:
         restored: the snapshot that a remedy put back at this step.
         is_stopped: a remedy decided that training ends here.
         stop_finding: the finding behind `is_stopped`.
+        inputs: what the model was given last, when a rule needs it.
+        is_operated: a remedy changed weights or modules themselves at this step.
+        replaced: activation modules that were exchanged in this run, {name: kind of the new one}.
         is_rebaselined: a remedy asked that the rolling statistics start afresh.
         lr_factor: the guard's factor on the learning rate of the first param group at this step.
         clip_coef: product of the factors by which the gradients as a whole were scaled at this step.
@@ -68,6 +72,9 @@ class Target:
         self.stop_finding: Finding | None = None
         self.restored: Snapshot | None = None
         self.is_rebaselined = False
+        self.inputs: LastInputs | None = None
+        self.is_operated = False
+        self.replaced: dict[str, str] = {}
         self.clip_coef = 1.0
         self.lr_factor = 1.0
         self.notify: Callable[[Finding], Any] | None = None
@@ -78,6 +85,7 @@ class Target:
         self.is_stopped = False
         self.restored = None
         self.is_rebaselined = False
+        self.is_operated = False
         self.clip_coef = 1.0
         self.lr_factor = 1.0
         self.gradient_scale = 1.0
@@ -109,6 +117,16 @@ class Target:
         if self.grad_scale is not None:
             self.grad_scale.factor = 1.0
         return self.buffers.restore() if self.buffers is not None else 0
+
+    def refuse_if_stopped(self) -> None:
+        """Raise `Unavailable` if training ends at this step: its weights are left as they are."""
+        if self.is_stopped:
+            raise Unavailable("training stops at this step: its weights are left as they are")
+
+    def operate(self) -> None:
+        """Begin surgery: this step's gradients are of what was there before, so they are dropped."""
+        self.drop_step()
+        self.is_operated = True
 
     def multiply_all(self, factor: float) -> None:
         """Multiply every gradient by one factor, in the optimizer's own kernels where they can."""

@@ -241,7 +241,7 @@ class Policy(Block):
         return _dump_components(sinks)
 
     def needs(self) -> frozenset[str]:
-        """Return what the rules' remedies need the guard to keep ("buffers", "snapshots")."""
+        """Return what the rules' remedies need the guard to keep (see `Remedy.needs`)."""
         return frozenset().union(
             *(remedy.needs for rule in self.rules for remedies in rule.ladder() for remedy in remedies)
         )

@@ -24,8 +24,8 @@ class ScaleWeightDecay(Remedy):
 
     Args:
         factor: >= 0; several cuts multiply, and 0 switches the decay off.
-        recover_steps: steps over which the factor returns to 1 along a straight line in its logarithm (in its value when
-            it is 0); 0 means never.
+        recover_steps: steps over which the factor returns to 1 along a straight line in its logarithm (in its value
+            when it is 0); 0 means never.
 
     With a rule for some parameters, the param groups that hold one of them are scaled.
     """
