@@ -89,7 +89,7 @@ def _has_hooks(module: nn.Module) -> bool:
 
 @torch.no_grad()
 def _is_elementwise(module: nn.Module) -> bool:
-    """Return whether a user's module without parameters and buffers does the same to every entry, whatever its place."""
+    """Return whether a user's module, without parameters and buffers, does the same to every entry."""
     is_own = not type(module).__module__.startswith("torch.")
     if not is_own or _has_hooks(module) or any(True for _ in (*module.parameters(), *module.buffers())):
         return False

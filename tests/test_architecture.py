@@ -328,7 +328,7 @@ def test_types_presets_and_the_starter_policy_are_shipped():
     shipped = [PACKAGE / "py.typed", PACKAGE / "policy" / "starter.yaml"]
     shipped += [
         PACKAGE / "policy" / "presets" / f"{name}.yaml"
-        for name in ("default", "observe", "pretrain", "finetune", "rnn")
+        for name in ("default", "observe", "pretrain", "finetune", "rnn", "repair")
     ]
     for path in shipped:
         assert path.is_file()

@@ -17,10 +17,14 @@ from gradguard.contracts import REMEDIES
 from gradguard.records import Event
 
 
-NONFINITE, EXPLODING = "nonfinite", "exploding_gradient"
+NONFINITE, EXPLODING, DEAD = "nonfinite", "exploding_gradient", "dead_units"
 FIRST, SAVED, SECOND, END = 30, 40, 50, 70
 # The diagnosis that fires each remedy, and its options.
 FIRED_BY = {
+    "damp_optimizer_state": (EXPLODING, {"factor": 0.5}),
+    "scale_weight_decay": (EXPLODING, {"factor": 0.0, "recover_steps": 40}),
+    "reinitialize": (EXPLODING, {"scheme": "lsuv"}),
+    "replace_activation": (EXPLODING, {"kinds": ["tanh"], "to": "elu"}),
     "clip_norm": (EXPLODING, {"max_norm": {"median_times": 3}}),
     "clip_value": (EXPLODING, {"max_value": 0.1}),
     "keep_clipping": (EXPLODING, {"max_norm": {"median_times": 2}, "steps": 30}),
