@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -45,7 +46,7 @@ def seeded(seed: int, step: int) -> torch.Generator:
         seed: of the remedy, >= 0.
         step: of the training, >= 0.
     """
-    return torch.Generator().manual_seed((seed << 40) + step & (1 << 63) - 1)
+    return torch.Generator().manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1)[0]))
 
 
 def gain_of(kind: str | None) -> float:
