@@ -35,12 +35,14 @@ class ActivationProbe:
     Args:
         model: whose forward passes are looked at; where it is never called itself, the modules in it that are.
         on_fault: called with (what failed, error) when a hook fails; the probe is off from then on.
+        keeps_dead: say which units are dead, not only how many.
 
     Attributes:
         is_on: a probe is under way.
     """
 
-    def __init__(self, model: nn.Module, on_fault: Callable[[str, Exception], None]) -> None:
+    def __init__(self, model: nn.Module, on_fault: Callable[[str, Exception], None], keeps_dead: bool = False) -> None:
+        self._keeps_dead = keeps_dead
         self._on_fault = on_fault
         self._lock = threading.Lock()  # nn.DataParallel runs its copies in threads
         self._model = model
@@ -94,7 +96,14 @@ class ActivationProbe:
         self.is_on = False
         samples, self.samples = self.samples, Samples()
         recurrent = {name: module for found in self._found.values() for name, module in found.recurrent}
-        return samples.launch(self._unseen(samples), recurrent, self._signed)
+        return samples.launch(self._unseen(samples), recurrent, self._signed, self._keeps_dead)
+
+    def start_over(self) -> None:
+        """Break off the probe that is under way, and look for places afresh at the next: modules were exchanged."""
+        self._unhook()
+        self.is_on = False
+        self._found.clear()
+        self._signed.clear()
 
     def close(self) -> None:
         """Take all hooks off for good."""

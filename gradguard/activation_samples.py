@@ -19,7 +19,7 @@ from gradguard.probe_stats import Activations
 from gradguard.time_gradient import Sequence as TimeSequence
 from gradguard.time_gradient import gradient_over_time, remaining
 from gradguard.transfer import Transfer
-from gradguard.unit_sample import MAX_ENTRIES, sample_units
+from gradguard.unit_sample import MAX_ENTRIES, sample_units, unit_stride
 
 
 MAX_CALLS = 4  # of one module in one pass, as of a layer that is used several times
@@ -104,7 +104,11 @@ class Samples:
         return self.num_passes > 0 and self.boundary.is_full() and all(t.is_full for t in self._taken.values())
 
     def launch(
-        self, unseen: Sequence[str], recurrent: Mapping[str, nn.RNNBase], signed: set[str]
+        self,
+        unseen: Sequence[str],
+        recurrent: Mapping[str, nn.RNNBase],
+        signed: set[str],
+        keeps_dead: bool = False,
     ) -> Callable[[], Activations]:
         """Start to measure on the samples' devices; return what waits for the numbers.
 
@@ -112,6 +116,7 @@ class Samples:
             unseen: what could not be looked at, beside what was noted here.
             recurrent: the modules of `sequences`; they run once more.
             signed: takes the names of weighted modules whose inputs are no ReLU's: some are below 0.
+            keeps_dead: say which units are dead.
         """
         taken = self._taken
         joined = [torch.cat([part.to(t.parts[-1].device) for part in t.parts]) for t in taken.values()]
@@ -163,10 +168,18 @@ class Samples:
                     if name.startswith("time ")
                 },
                 num_passes=num_passes,
+                dead_units=tuple(map(self._dead_units, taken.values(), joined)) if keeps_dead else (),
                 unseen=tuple(dict.fromkeys([*unseen, *self.unseen])),
             )
 
         return read
+
+    def _dead_units(self, taken: Taken, sample: Tensor) -> npt.NDArray[np.int64]:
+        """Return the indices of a place's dead units among all of its units, as far as they were sampled."""
+        stride = unit_stride(taken.num_units, self._max_entries)
+        if len(range(0, taken.num_units, stride)) != sample.shape[1]:
+            return np.empty(0, dtype=np.int64)  # other places were added while it was sampled
+        return np.flatnonzero(unit.dead_units(sample, taken.kind).cpu().numpy()) * stride
 
     def state_dict(self) -> dict[str, Any]:
         """Return all samples, as numbers, tensors and containers of these."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from gradguard import layout
 from gradguard.records import Event
 
 
@@ -26,6 +27,7 @@ def judge_broken_step(pipeline: Pipeline) -> None:
     if found := pipeline.judgement.judge(stats):
         pipeline.findings += [finding for _, finding in found]
         pipeline.records = pipeline.records + pipeline.intervening.act(found, ())
+        layout.recover_from_surgery(pipeline)
         if pipeline.target.restored is not None:
             pipeline.judgement.roll_back(pipeline.target.restored.windows)
 
@@ -50,6 +52,7 @@ def notice_scaler(pipeline: Pipeline, losses: Sequence[Any], is_every_step_obser
     if found := pipeline.judgement.judge(stats):
         pipeline.findings = [finding for _, finding in found]
         pipeline.records = pipeline.intervening.act(found, ())
+        layout.recover_from_surgery(pipeline)
     return True
 
 

@@ -130,7 +130,7 @@ class Diagnosis(Component, Generic[S]):
         return state
 
 
-Kind = Literal["verdict", "gradient", "optimizer", "notice"]
+Kind = Literal["verdict", "gradient", "optimizer", "notice", "surgery"]
 Timing = Literal["late", "skip", "now"]
 
 
@@ -139,11 +139,13 @@ class Remedy(Component):
 
     Attributes:
         kind: "verdict" (decides over the whole step: stop, restart, rollback, skip), "gradient" (changes gradients
-            before the step), "optimizer" (learning rate and the like), "notice" (changes nothing).
-        rank: among verdicts the highest wins; among gradient remedies the lowest is applied first.
+            before the step), "optimizer" (learning rate and the like), "notice" (changes nothing), "surgery" (changes
+            weights or modules, after any verdict, and drops the step).
+        rank: among verdicts the highest wins; among other remedies of a kind the lowest is applied first.
         needs: what the guard must keep for it: "buffers" (copies of the model's buffers), "snapshots", "start" (the
-            first of these), "captures" (the inputs of the forward passes), "microbatches" (what was
-            accumulated before each).
+            first of these), "captures" (what makes a step repeatable), "inputs" (what the model was given last),
+            "microbatches" (what was accumulated before each), "dead_units" (which ones they are, when activations are
+            probed).
         timing: "late": as good one step later; "skip": dropping the step, which the device can do before the host
             knows; "now": it must see the gradients, but for what `device_limit` says.
         is_routine: allowed under `when: always`; such changes are counted in the step statistics.

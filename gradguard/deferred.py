@@ -137,7 +137,7 @@ class DeferredPipeline(Pipeline):
         stats.has_loss, stats.loss = bool(losses), mean_loss(losses) if losses else math.nan
         stats.global_norm, stats.finite = 0.0, False
         self.learn_and_record(int(Flag.SKIPPED_BY_GUARD))
-        message = "this step's gradients were of the weights before the rollback: it was not taken"
+        message = "this step's gradients were of the weights before the guard replaced them: it was not taken"
         self.recorder.write(Event(step=self.step, event="step_dropped", message=message))
 
     def _leave_to_device(self, losses: Sequence[Any], sample_ids: SampleIds) -> None:
@@ -205,6 +205,7 @@ class DeferredPipeline(Pipeline):
             self._judge_late(underway)
             target = self.target
             is_restored = target.restored is not None or (target.is_rebaselined and target.is_skipped)
+            is_restored |= target.is_operated
             self._must_drop = has_gradients and is_restored
         read, self._unread_probe = self._unread_probe, None
         if read is not None and not self.target.is_stopped:

@@ -65,6 +65,27 @@ def take_new_layout(pipeline: Pipeline) -> None:
     _take_first_snapshot(pipeline)
 
 
+def recover_from_surgery(pipeline: Pipeline) -> None:
+    """If weights or modules are not what they were, what was learnt of them is void, and so are states saved before.
+
+    A rollback would bring the numbers of the old structure back into the new one. From here on it leads to the state
+    just after the surgery, until a later one is confirmed.
+    """
+    if not pipeline.target.is_operated:
+        return
+    pipeline.judgement.forget()
+    pipeline.monitor.probe(pipeline.stats)
+    pipeline.monitor.read_spreads(pipeline.stats)
+    if pipeline.target.buffers is not None:
+        pipeline.target.buffers.accept()
+    if pipeline.probes is not None:
+        pipeline.probes.start_over()
+    pipeline.parameters_changed()
+    if pipeline.target.snapshots is not None:
+        pipeline.target.snapshots.forget()
+    _take_first_snapshot(pipeline)
+
+
 def check_for_loaded_weights(pipeline: Pipeline) -> None:
     """Before the first step: if weights were loaded since the guard was attached, start from these."""
     if pipeline.start_versions != [param._version for param in pipeline.monitor.params]:

@@ -145,8 +145,7 @@ class Pipeline:
             has_moved = self.target.is_past and not self.target.was_skipped  # then the step itself may have spoilt them
             if not stats.found_inf and not stats.bad_state and not has_moved:
                 stats.bad_state = self.monitor.nonfinite_parameters()
-        found = self.judgement.judge(stats)
-        target = self.target
+        found, target = self.judgement.judge(stats), self.target
         if found or target.effects:
             self._act(found, sample_ids)
             return
@@ -226,6 +225,7 @@ class Pipeline:
             self.judgement.roll_back(target.restored.windows)
             self.scale.read_again()
             self.periodic.probe_at(self.step + 1)
+        layout.recover_from_surgery(self)
         stats.put_back(measured)  # remedies noted the norms that they left; what was measured is what is remembered
         self.learn_and_record(flags)
 
@@ -234,7 +234,7 @@ class Pipeline:
         stats = self.stats
         if stats.found_inf:
             flags |= Flag.SKIPPED_BY_SCALER
-        elif stats.finite and self.target.restored is None:
+        elif stats.finite and self.target.restored is None and not self.target.is_operated:
             self.judgement.learn(stats.levels, stats.loss, stats.has_loss, stats.is_plain)
         if stats.is_stale:
             flags |= Flag.STALE

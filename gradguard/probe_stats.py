@@ -43,6 +43,8 @@ class Activations:
         inputs: the floating tensors that were passed to the model, one each.
         through_time: how much of the gradient at the last time step of a recurrent module is left at its first, by
             the module's name; in (0, inf).
+        dead_units: by place the indices of the units that `dead` counts, of those that were sampled; () unless a rule
+            has a use for them.
         num_passes: forward passes that the samples come from.
         unseen: what could not be looked at, with the reason, one sentence each.
     """
@@ -62,6 +64,7 @@ class Activations:
     through_time: dict[str, float]
     num_passes: int = 0
     unseen: tuple[str, ...] = ()
+    dead_units: tuple[npt.NDArray[np.int64], ...] = ()
 
     def is_answer(self, place: int) -> bool:
         """Return whether a place is the last one and as wide as the output: what it says is the model's answer."""

@@ -50,7 +50,8 @@ class Probes:
             if Exchange.is_needed():
                 self.notes.append("activations are not probed: each of several ranks would see others and judge apart")
             else:
-                self._activations = ActivationProbe(monitor.model, on_fault)
+                keeps_dead = "dead_units" in policy.needs()
+                self._activations = ActivationProbe(monitor.model, on_fault, keeps_dead)
         if "updates" in reads:
             if monitor.is_sharded:
                 self.notes.append("updates are not probed: each rank would see its own part of sharded parameters")
@@ -99,6 +100,14 @@ class Probes:
         """The optimizer has other parameters now."""
         if self._updates is not None:
             self._isolate("update", self._updates.read_layout)
+
+    def start_over(self) -> None:
+        """What was seen so far is of another model than there is now."""
+        self._read_activations = None
+        self._next_start = 0
+        if self._activations is not None:
+            self._activations.start_over()
+        self.layout_changed()
 
     def launch(self, step: int) -> bool:
         """End the probe of activations if it has what it needs; nobody waits for its numbers yet.

@@ -50,9 +50,11 @@ def provide(pipeline: Pipeline, companions: Companions | None) -> None:
             companions=companions,
             folder=directory.path / SNAPSHOTS_FOLDER if directory is not None and options.where == "disk" else None,
         )
-    if "captures" in needs:
+    if needs & {"captures", "inputs"}:
+        target.inputs = ForwardInputs(model, pipeline.on_fault, keeps_random="captures" in needs)
+    if "captures" in needs and target.inputs is not None:
         folder = directory.path / CAPTURES_FOLDER if directory is not None else None
-        target.captures = Captures(model, optimizer, companions, ForwardInputs(model, pipeline.on_fault), folder)
+        target.captures = Captures(model, optimizer, companions, target.inputs, folder)
         size = f"a capture takes {target.captures.nbytes() / 1e6:.3g} MB and the inputs"
         target.notes.append(size if folder is not None else "no captures: they are files of a run_dir")
     if "microbatches" in needs:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gradguard import activation_swap
 from gradguard.contracts import REMEDIES
 from gradguard.errors import UsageError, did_you_mean
 from gradguard.pipeline import Pipeline
@@ -22,6 +23,7 @@ def dump(pipeline: Pipeline) -> dict[str, Any]:
         "judgement": pipeline.judgement.state_dict(),
         "intervening": pipeline.intervening.state_dict(),
         "effects": {name: effect.state_dict() for name, effect in target.effects.items()},
+        "replaced": dict(target.replaced),
         "scale": pipeline.scale.state_dict(),
         "weight_norms": pipeline.stats.weight_norms,
         "sgd_reach": pipeline.stats.sgd_reach,
@@ -55,6 +57,8 @@ def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
     pipeline.judgement.load_state_dict(plain["judgement"])
     pipeline.intervening.load_state_dict(plain["intervening"])
     target.effects = {name: REMEDIES.get(name).restore_effect(effect) for name, effect in plain["effects"].items()}
+    target.replaced = dict(plain.get("replaced", {}))
+    activation_swap.replace(target.model, target.replaced)
     if target.snapshots is not None and state["snapshots"] is not None:
         target.snapshots.load_state_dict(state["snapshots"])
     if target.captures is not None:
@@ -67,6 +71,7 @@ def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
     stats.sgd_reach = plain["sgd_reach"]
     stats.bad_state = tuple(plain["bad_state"])
     periodic.next_probe, periodic.next_due = plain["next_probe"], plain["next_due"]
+    pipeline.monitor.read_spreads(stats)
     pipeline.gradient_probe.next_step = 0
     if pipeline.probes is not None and plain.get("probes") is not None:
         pipeline.probes.load_state_dict(plain["probes"])

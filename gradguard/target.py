@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from gradguard.buffer_shadow import BufferShadow
 from gradguard.captures import Captures
 from gradguard.contracts import Effect, Unavailable
+from gradguard.forward_inputs import ForwardInputs
 from gradguard.functional import FLOAT32_MAX, exact_norm, scale_, scale_each_
 from gradguard.grad_scale import GradScale
 from gradguard.microbatches import Microbatches
@@ -51,6 +52,9 @@ class Target:
         restored: the snapshot that a remedy put back at this step.
         is_stopped: a remedy decided that training ends here.
         stop_finding: the finding behind `is_stopped`.
+        inputs: what the model was given, when a rule needs it.
+        is_operated: a remedy changed weights or modules themselves at this step.
+        replaced: activation modules that were exchanged in this run, {name: kind of the new one}.
         is_rebaselined: a remedy asked that the rolling statistics start afresh.
         lr_factor: the guard's factor on the learning rate of the first param group at this step.
         clip_coef: product of the factors by which the gradients as a whole were scaled at this step.
@@ -79,21 +83,24 @@ class Target:
         self.stop_finding: Finding | None = None
         self.restored: Snapshot | None = None
         self.is_rebaselined = False
+        self.inputs: ForwardInputs | None = None
+        self.is_operated = False
+        self.replaced: dict[str, str] = {}
         self.clip_coef = 1.0
         self.lr_factor = 1.0
         self.notify: Callable[[Finding], Any] | None = None
 
     def end_step(self) -> None:
         """Let go of what was kept for this step alone."""
-        if self.captures is not None:
-            self.captures.inputs.forget()
+        if self.inputs is not None:
+            self.inputs.forget()
         if self.microbatches is not None:
             self.microbatches.end_step()
 
     def let_go(self) -> None:
         """Take the hooks off that remedies needed."""
-        if self.captures is not None:
-            self.captures.inputs.close()
+        if self.inputs is not None:
+            self.inputs.close()
         if self.microbatches is not None:
             self.microbatches.close()
 
@@ -103,6 +110,7 @@ class Target:
         self.is_stopped = False
         self.restored = None
         self.is_rebaselined = False
+        self.is_operated = False
         self.clip_coef = 1.0
         self.lr_factor = 1.0
         self.gradient_scale = 1.0
@@ -149,6 +157,16 @@ class Target:
                 self.buffers.accept()
             self.drop_step()
         return self.restored
+
+    def refuse_if_stopped(self) -> None:
+        """Raise `Unavailable` if training ends at this step: its weights are left as they are."""
+        if self.is_stopped:
+            raise Unavailable("training stops at this step: its weights are left as they are")
+
+    def operate(self) -> None:
+        """Begin surgery: this step's gradients are of what was there before, so they are dropped."""
+        self.drop_step()
+        self.is_operated = True
 
     def multiply_all(self, factor: float) -> None:
         """Multiply every gradient by one factor, in the optimizer's own kernels where they can."""

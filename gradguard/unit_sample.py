@@ -35,6 +35,16 @@ class Sample(NamedTuple):
     wanted: int
 
 
+def unit_stride(num_units: int, max_entries: int) -> int:
+    """Return of how many units one is sampled: 1 for all, 2 for every second.
+
+    Example:
+        >>> unit_stride(64, MAX_ENTRIES), unit_stride(4096, MAX_ENTRIES)
+        (1, 32)
+    """
+    return -(-num_units * NUM_SAMPLES // max_entries)
+
+
 def sample_units(values: Tensor, num_spatial: int, have: int = 0, max_entries: int = MAX_ENTRIES) -> Sample:
     """Copy a sample out of an activation, without a wait for its device and without a random number.
 
@@ -53,7 +63,7 @@ def sample_units(values: Tensor, num_spatial: int, have: int = 0, max_entries: i
     if num_spatial > 0 and values.ndim == num_spatial + 2:
         return _sample_images(values, have, max_entries)
     num_units = values.shape[-1]
-    stride = -(-num_units * NUM_SAMPLES // max_entries)
+    stride = unit_stride(num_units, max_entries)
     want = max(1, NUM_SAMPLES - have)
     if values.ndim > 2:
         values = values.view(-1, num_units) if values.is_contiguous() else _picked(values, want)
@@ -66,7 +76,7 @@ def sample_units(values: Tensor, num_spatial: int, have: int = 0, max_entries: i
 
 def _sample_images(values: Tensor, have: int, max_entries: int) -> Sample:
     num_images, num_units = values.shape[:2]
-    stride = -(-num_units * NUM_SAMPLES // max_entries)
+    stride = unit_stride(num_units, max_entries)
     num_taken = -(-num_units // stride)
     total = math.prod(values.shape[2:])
     per_image = min(total, max(1, min(MAX_POSITIONS, max_entries // num_taken) // NUM_IMAGES))

@@ -63,11 +63,7 @@ def _measure(values: Tensor, group: str) -> Tensor:
     count = values.shape[1] * values.shape[2]
     magnitudes = values.abs()
     magnitude = magnitudes.sum(1)
-    if group == "dormant":
-        mean_magnitude = magnitude.mean(1, keepdim=True)
-        is_dead = (magnitude <= DORMANT * mean_magnitude) & mean_magnitude.isfinite()
-    else:
-        is_dead = magnitude == 0
+    is_dead = _is_dead(magnitude, group == "dormant")
     mean = values.mean((1, 2))
     std = torch.linalg.vector_norm(values - mean[:, None, None], dim=(1, 2)) / math.sqrt(count)
     if group == "tanh":
@@ -78,6 +74,29 @@ def _measure(values: Tensor, group: str) -> Tensor:
         saturated = torch.full_like(mean, math.nan)
     zero_ratio = 1.0 - _share_above(magnitudes, 0.0)
     return torch.stack([is_dead.float().mean(1), saturated, zero_ratio, mean, std, values.amin((1, 2))], dim=1)
+
+
+def _is_dead(magnitude: Tensor, is_dormant: bool) -> Tensor:
+    """Return (L, units) from the units' summed magnitudes, (L, units)."""
+    if not is_dormant:
+        return magnitude == 0
+    mean = magnitude.mean(1, keepdim=True)
+    return (magnitude <= DORMANT * mean) & mean.isfinite()
+
+
+@torch.no_grad()
+def dead_units(sample: Tensor, kind: str) -> Tensor:
+    """Return (units,) bool, which units the share of dead ones counts.
+
+    Args:
+        sample: (rows, units) float32.
+        kind: of the activation.
+
+    Example:
+        >>> dead_units(torch.tensor([[0.0, 1.0], [0.0, 0.0]]), "relu")
+        tensor([ True, False])
+    """
+    return _is_dead(sample.abs().sum(0, keepdim=True), kind in DORMANT_KINDS)[0]
 
 
 def _share_above(values: Tensor, limit: float) -> Tensor:

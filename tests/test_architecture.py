@@ -53,6 +53,8 @@ FLOORS = (
         "contracts",
         "functional",
         "running",
+        "group_factor",
+        "optimizer_state",
         "outcomes",
         "adaptive_clip",
         "tally",
@@ -65,6 +67,8 @@ FLOORS = (
         "flat_norms",
         "checklist.finding",
         "inert_hook",
+        "initialization",
+        "lsuv",
         "unit_sample",
         "state_copy",
         "free_memory",
@@ -94,13 +98,14 @@ FLOORS = (
         "forward_inputs",
     },
     {"diagnoses", "remedies", "sinks", "checks", "record", "policy"},
-    {"monitor", "snapshot", "judgement", "audit", "faults", "activation_places", "checklist", "tensor_file"},
-    {"last_good", "snapshot_file", "activation_samples", "outside_parameters"},
+    {"monitor", "snapshot", "judgement", "audit", "faults", "activation_places", "checklist", "tensor_file", "rerun"},
+    {"last_good", "snapshot_file", "activation_samples", "outside_parameters", "module_chain"},
     {"snapshots", "captures", "microbatches"},
-    {"target", "gradient_statistics", "activation_probe", "update_probe"},
+    {"target", "gradient_statistics", "activation_probe", "update_probe", "activation_swap", "unit_revival"},
     {"intervention", "foresight", "pace", "gradient_probe", "routine", "probes"},
     {"device_verdict", "periodic", "provisions"},
-    {"aside", "layout"},
+    {"layout"},
+    {"aside"},
     {"quiet_steps"},
     {"pipeline"},
     {"inner_evaluations", "resume", "deferred", "giving_up"},
@@ -339,7 +344,7 @@ def test_types_presets_and_the_starter_policy_are_shipped():
     shipped = [PACKAGE / "py.typed", PACKAGE / "policy" / "starter.yaml"]
     shipped += [
         PACKAGE / "policy" / "presets" / f"{name}.yaml"
-        for name in ("default", "observe", "pretrain", "finetune", "rnn")
+        for name in ("default", "observe", "pretrain", "finetune", "rnn", "repair")
     ]
     for path in shipped:
         assert path.is_file()

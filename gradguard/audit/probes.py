@@ -55,6 +55,7 @@ def _activations(told: dict[str, Any]) -> Activations:
         "inputs": tuple(InputStats(**_numbers(entry)) for entry in told["inputs"]),
         "through_time": {name: float(value) for name, value in told["through_time"].items()},
         "unseen": tuple(told["unseen"]),
+        "dead_units": tuple(np.array(units, dtype=np.int64) for units in told.get("dead_units", ())),
     }
     fields |= {name: np.array(told[name], dtype=np.int64) for name in COUNTS}
     fields |= {name: np.array(told[name], dtype=np.float32) for name in ARRAYS}

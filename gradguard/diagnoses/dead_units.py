@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pydantic import Field
 
@@ -46,6 +47,7 @@ class DeadUnits(Diagnosis[DeadState]):
     Args:
         share: dead units of a layer over all of its units from which it is reported, in (0, 1).
         blocked: and from which hardly anything passes the layer, in (0, 1).
+        about: "all" dead units, those of "layers" or those of the "outputs" only.
     """
 
     name = "dead_units"
@@ -71,6 +73,7 @@ class DeadUnits(Diagnosis[DeadState]):
 
     share: float = Field(default=0.6, gt=0, lt=1)
     blocked: float = Field(default=0.95, gt=0, lt=1)
+    about: Literal["all", "layers", "outputs"] = "all"
 
     def rests_when_quiet(self) -> bool:
         return True
@@ -86,8 +89,8 @@ class DeadUnits(Diagnosis[DeadState]):
         if seen is None:
             return state, None
         left = share_left(stats)
-        finding = self._layers(state, stats, seen, left)
-        of_outputs = self._outputs(state, stats, seen) if seen.output is not None else None
+        finding = self._layers(state, stats, seen, left) if self.about != "outputs" else None
+        of_outputs = self._outputs(state, stats, seen) if seen.output is not None and self.about != "layers" else None
         return state, finding or of_outputs
 
     def _layers(self, state: DeadState, stats: StepStats, seen: Activations, left: float) -> Finding | None:

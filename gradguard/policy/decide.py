@@ -63,7 +63,7 @@ def decide(
 
     Rules fire in the policy's order. Among verdicts on the step the highest rank wins (stop > restart > rollback >
     skip) and supersedes the others as well as every change to gradients; learning-rate factors, notices and the like
-    all apply.
+    all apply. Surgery comes last: on the state that a rollback has restored.
 
     Args:
         policy: gives the mode, and the budget of the run.
@@ -192,6 +192,6 @@ def _settle(planned: Sequence[Action]) -> tuple[list[Action], list[NonAction]]:
             )
         else:
             kept.append(action)
-    order = {"notice": 0, "optimizer": 1, "gradient": 2, "verdict": 3}
+    order = {"notice": 0, "optimizer": 1, "gradient": 2, "verdict": 3, "surgery": 4}
     kept.sort(key=lambda action: (order[action.remedy.kind], action.remedy.rank))
     return kept, superseded

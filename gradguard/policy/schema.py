@@ -217,7 +217,7 @@ class Policy(Block):
         return dump_components(sinks)
 
     def needs(self) -> frozenset[str]:
-        """Return what the rules' remedies need the guard to keep ("buffers", "snapshots")."""
+        """Return what the rules' remedies need the guard to keep (see `Remedy.needs`)."""
         remedies = [remedy for rule in self.rules for rung in rule.ladder() for remedy in rung]
         return frozenset().union(*(remedy.needs for remedy in (*remedies, *self.when_spent())))
 

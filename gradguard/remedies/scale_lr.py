@@ -8,70 +8,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from gradguard.contracts import REMEDIES, Remedy, Unavailable
+from gradguard.group_factor import LEARNING_RATE, Cut, GroupFactor, known_factor
 from gradguard.records import Change, Finding
 
 
 if TYPE_CHECKING:
     from gradguard.target import Target
-
-
-class LearningRateFactor:
-    """A factor on param groups' learning rates, put on just before torch's step and taken off just after.
-
-    Schedulers therefore never see it, never undo it and never compound it.
-
-    Args:
-        cuts: [factor, step of the cut, recovery steps or 0, param groups or None for all].
-        floor: the product of all cuts of a group counts as at least this.
-    """
-
-    remedy = "scale_lr"
-
-    def __init__(self, cuts: list[list[Any]] | None = None, floor: float = 0.0) -> None:
-        self.cuts = cuts or []
-        self.floor = floor
-        self._saved: list[tuple[dict[str, Any], Any, Any]] = []
-
-    def factor(self, group: int, step: int) -> float:
-        """Return the product of the cuts in force for a param group at a step.
-
-        A cut with recovery over n steps is factor^(1 - t/n) t steps later: a straight line for ln(lr).
-        """
-        product = 1.0
-        for factor, since, recover, groups in self.cuts:
-            if groups is None or group in groups:
-                product *= factor ** max(0.0, 1.0 - (step - since) / recover) if recover else factor
-        return max(product, min(self.floor, 1.0)) if product < 1.0 else product
-
-    def before_step(self, target: Target, step: int) -> None:
-        """Scale the learning rates."""
-        self.take_off(target)
-        target.lr_factor = self.factor(0, step)
-        for index, group in enumerate(target.optimizer.param_groups):
-            factor = self.factor(index, step)
-            if factor != 1.0:
-                rate = group["lr"]
-                group["lr"] = rate * factor
-                self._saved.append((group, rate, group["lr"]))
-
-    def on_gradients(self, target: Target, step: int) -> None:
-        """Leave the gradients alone."""
-
-    def goes_on(self, step: int) -> bool:
-        """Return whether a cut is still in force; those that have recovered are forgotten."""
-        self.cuts = [cut for cut in self.cuts if not cut[2] or step - cut[1] < cut[2]]
-        return bool(self.cuts)
-
-    def take_off(self, target: Target) -> None:
-        """Put back the rates that `before_step` replaced, unless someone else has set them since."""
-        for group, rate, scaled in self._saved:
-            if group["lr"] is scaled or group["lr"] == scaled:
-                group["lr"] = rate
-        self._saved.clear()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the cuts in force."""
-        return {"cuts": [list(cut) for cut in self.cuts], "floor": self.floor}
 
 
 @REMEDIES.register
@@ -100,16 +42,14 @@ class ScaleLR(Remedy):
 
     def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change:
         """See `Remedy.apply`."""
-        effect = target.effects.get(self.name)
-        if not isinstance(effect, LearningRateFactor):
-            effect = target.effects[self.name] = LearningRateFactor()
-        step = target.stats.step
         if not all("lr" in group for group in target.optimizer.param_groups):
             raise Unavailable("the optimizer's param groups have no learning rate")
+        effect = known_factor(target.effects, LEARNING_RATE, "lr")
+        step = target.stats.step
         groups = None if rows is None else sorted({target.table.groups[row] for row in rows})
         index = groups[0] if groups else 0
         old = effect.factor(index, step)
-        effect.cuts.append([self.factor, step, self.recover_steps, groups])
+        effect.cuts.append(Cut(self.factor, step, self.recover_steps, groups))
         effect.floor = max(effect.floor, self.min_factor)
         new = effect.factor(index, step)
         rate = float(target.optimizer.param_groups[index]["lr"])
@@ -121,6 +61,6 @@ class ScaleLR(Remedy):
         )
 
     @classmethod
-    def restore_effect(cls, state: dict[str, Any]) -> LearningRateFactor:
+    def restore_effect(cls, state: dict[str, Any]) -> GroupFactor:
         """Return the effect that a saved state describes."""
-        return LearningRateFactor([list(cut) for cut in state["cuts"]], float(state["floor"]))
+        return GroupFactor.from_state_dict(cls.name, "lr", state)

@@ -13,7 +13,7 @@ def rule_names(preset: str) -> list[str]:
 
 
 def test_the_presets_are_those_that_are_documented() -> None:
-    assert preset_names() == ["default", "finetune", "observe", "pretrain", "rnn"]
+    assert preset_names() == ["default", "finetune", "observe", "pretrain", "repair", "rnn"]
 
 
 @pytest.mark.parametrize("name", preset_names())

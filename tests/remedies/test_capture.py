@@ -216,5 +216,5 @@ def test_a_fault_of_the_hook_costs_the_inputs_and_nothing_else(tmp_path, monkeyp
     run.train(range(13))
     faults = [record.message for record in run.guard.records if getattr(record, "event", "") == "internal_error"]
     assert len(faults) == 1
-    assert "keeping the inputs for a capture" in faults[0]
+    assert "keeping the model's inputs" in faults[0]
     assert "no inputs" in run.captured()[0].change.summary
