@@ -54,6 +54,7 @@ FLOORS = (
         "functional",
         "running",
         "norm_limit",
+        "aimed_factor",
         "outcomes",
         "transfer",
         "step_report",
