@@ -55,6 +55,7 @@ FLOORS = (
         "running",
         "group_factor",
         "optimizer_state",
+        "aimed_factor",
         "outcomes",
         "adaptive_clip",
         "tally",

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import TypeVar
 
 import torch
 from loguru import logger
 
-from benchmarks.zoo.catalogue import ZOO
-from benchmarks.zoo.result import Result, run
+
+T = TypeVar("T")
 
 
-def run_all(tasks: Sequence[tuple[str, int]], policy: str, jobs: int, with_rivals: bool = True) -> Iterator[Result]:
-    """Yield the results of (id, seed) pairs as they come, from so many processes."""
+def run_all(
+    job: Callable[[str, int], T], tasks: Sequence[tuple[str, int]], jobs: int
+) -> Iterator[tuple[tuple[str, int], T]]:
+    """Yield (id, seed) pairs with what a job makes of them, as they come, from so many processes.
+
+    Set-ups hold functions that cannot be sent to a process: the job takes their ids.
+    """
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _prepare) as pool:
-        for future in as_completed([pool.submit(_run, id, seed, policy, with_rivals) for id, seed in tasks]):
-            yield future.result()
-
-
-def _run(id: str, seed: int, policy: str, with_rivals: bool) -> Result:
-    """Run a set-up by its id: set-ups hold functions that cannot be sent to a process."""
-    return run(ZOO[id], seed, policy, with_rivals)
+        futures = {pool.submit(job, id, seed): (id, seed) for id, seed in tasks}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
 
 
 def _prepare() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from benchmarks.zoo import standing, strips
-from benchmarks.zoo.grid import to_markdown
+from benchmarks.zoo.grid import Grid, to_markdown
 from benchmarks.zoo.result import Result, load
 from benchmarks.zoo.tabulate import grids
 
@@ -26,21 +27,26 @@ def main(
 ) -> None:
     """Rebuild every table and picture of the report from numbers alone."""
     results = [result for file in files for result in load(file.read_bytes())]
-    text = fill(report.read_text(encoding="utf-8"), results)
-    draft = report.with_suffix(".tmp")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, report)
+    write(report, grids(results))
     for path in pictures(results, report.parent):
         print(path)
 
 
-def fill(text: str, results: list[Result]) -> str:
-    """Return the report with its tables; a table that the results do not have is left as it was.
+def write(report: Path, tables: Sequence[Grid]) -> None:
+    """Put tables into a report."""
+    text = fill(report.read_text(encoding="utf-8"), tables)
+    draft = report.with_suffix(".tmp")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, report)
+
+
+def fill(text: str, grids: Sequence[Grid]) -> str:
+    """Return a report with these tables; what stands there of others is left as it was.
 
     Raises:
         ValueError: a table has no place in the report.
     """
-    tables = {grid.name: to_markdown(grid) for grid in grids(results)}
+    tables = {grid.name: to_markdown(grid) for grid in grids}
     places = {match["name"] for match in MARKED.finditer(text)}
     missing = sorted(tables.keys() - places)
     if missing:

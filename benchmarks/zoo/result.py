@@ -163,13 +163,18 @@ def run(setup: Setup, seed: int, policy: str | Policy = "default", with_rivals: 
         stopped=guarded.stopped,
         guarded=guarded.score,
         unguarded=plain.score,
-        reference=_reference(setup, seed),
+        reference=reference_score(setup, seed),
         is_identical=plain.digest == guarded.digest,
         loss=(*_ends(plain), *_ends(guarded)),
         seconds=(plain.seconds, guarded.seconds),
         rivals={} if jury is None else jury.verdicts(),
         extremes={} if jury is None else jury.extremes(),
     )
+
+
+def run_by_id(id: str, seed: int, policy: str, with_rivals: bool) -> Result:
+    """Do so by the set-up's id."""
+    return run(ZOO[id], seed, policy, with_rivals)
 
 
 def dump(results: Sequence[Result]) -> bytes:
@@ -195,7 +200,8 @@ def alarms_of(findings: Sequence[Finding], onset: int = 0) -> tuple[Alarm, ...]:
     return tuple(alarms)
 
 
-def _reference(setup: Setup, seed: int) -> float | None:
+def reference_score(setup: Setup, seed: int) -> float | None:
+    """Return the score of the clean run (transient) or of the run that a person fixed (failing), if there is one."""
     if setup.clean is not None:
         return _clean_score(setup.clean, setup.steps, seed)
     if setup.reference is None:

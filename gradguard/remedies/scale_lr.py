@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from gradguard.aimed_factor import Factor, resolve_factor
 from gradguard.contracts import REMEDIES, Remedy, Unavailable
 from gradguard.group_factor import LEARNING_RATE, Cut, GroupFactor, known_factor
 from gradguard.records import Change, Finding
@@ -21,7 +22,8 @@ class ScaleLR(Remedy):
     """Multiply the learning rate by a factor, for good or with a recovery over some steps.
 
     Args:
-        factor: > 0; several cuts multiply.
+        factor: > 0; several cuts multiply. {aim_at: x} is the factor, between `at_least` and `at_most`, that brings the
+            statistic of the finding to x, if it is proportional to the learning rate, as the update ratio is.
         recover_steps: steps over which the factor returns to 1 along a straight line in ln(lr); 0 means never.
         min_factor: the product of all cuts never goes below this, in (0, 1].
 
@@ -36,12 +38,19 @@ class ScaleLR(Remedy):
     computed = "lr used = scheduled lr x product of factor^(1 - t/recover_steps), t steps after each cut."
     source = "AdaLRLion in llm-foundry (temporary backoff); OPT-175B and GLM-130B training logs (halving after spikes)"
 
-    factor: float = Field(gt=0)
+    factor: Factor
     recover_steps: int = Field(default=0, ge=0)
     min_factor: float = Field(default=1e-4, gt=0, le=1)
 
     def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change:
-        """See `Remedy.apply`."""
+        """See `Remedy.apply`.
+
+        Raises:
+            Unavailable: there is no learning rate, or nothing to aim from.
+        """
+        scale = resolve_factor(self.factor, finding)
+        if scale is None:
+            raise Unavailable("the finding has no value above 0 from which the learning rate could be aimed")
         if not all("lr" in group for group in target.optimizer.param_groups):
             raise Unavailable("the optimizer's param groups have no learning rate")
         effect = known_factor(target.effects, LEARNING_RATE, "lr")
@@ -49,7 +58,7 @@ class ScaleLR(Remedy):
         groups = None if rows is None else sorted({target.table.groups[row] for row in rows})
         index = groups[0] if groups else 0
         old = effect.factor(index, step)
-        effect.cuts.append(Cut(self.factor, step, self.recover_steps, groups))
+        effect.cuts.append(Cut(scale, step, self.recover_steps, groups))
         effect.floor = max(effect.floor, self.min_factor)
         new = effect.factor(index, step)
         rate = float(target.optimizer.param_groups[index]["lr"])

@@ -112,13 +112,13 @@ def test_the_report_is_rebuilt_from_numbers(trained, tmp_path):
     filled = text.read_text(encoding="utf-8")
     assert "| gradguard | 1/1 (100 %) |" in filled
     assert "| XF03 | diabetes in its own units, SGD 0.05 |" in filled
-    assert fill(filled, trained) == filled  # twice is once
+    assert fill(filled, grids(trained)) == filled  # twice is once
 
 
 def test_what_the_results_lack_is_left_as_it_was(trained):
     text = "<!-- begin missed -->\nold\n<!-- end missed -->\n<!-- begin harm -->\nold\n<!-- end harm -->\n"
     with pytest.raises(ValueError, match="no place for headline, healthy, matrix, rivals: add <!-- begin NAME -->"):
-        fill(text, [trained[0], trained[1]])
+        fill(text, grids([trained[0], trained[1]]))
     whole = (HERE / "REPORT.md").read_text(encoding="utf-8")
     assert fill(whole, []) == whole
 

@@ -8,10 +8,12 @@ import torch
 from aim import aim, aim_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from torch import nn
 
 import gradguard
-from gradguard.contracts import REMEDIES
+from gradguard.contracts import REMEDIES, Unavailable
+from gradguard.records import Finding
 
 
 LAW = settings(max_examples=40, deadline=None, derandomize=True)
@@ -197,3 +199,29 @@ def test_an_optimizer_without_a_learning_rate_says_so_and_training_goes_on():
         (withheld,) = guard.last.withheld
         assert (withheld.remedy, withheld.reason) == ("scale_lr", "unavailable")
         assert "learning rate" in withheld.detail
+
+
+def found(value):
+    return Finding(diagnosis="update_ratio", step=0, value=value)
+
+
+@pytest.mark.parametrize(("value", "factor"), [(1e-3, 3.0), (0.03, 0.1), (1e-9, 50.0), (9.0, 0.02)])
+def test_a_factor_may_aim_at_a_value_of_what_was_found_within_bounds(value, factor):
+    target = aim(torch.ones(2))
+    change = ScaleLR(factor={"aim_at": 3e-3, "at_least": 0.02, "at_most": 50.0}).apply(target, found(value), None)
+    assert change.after["factor"] == pytest.approx(factor)
+    assert steps(target, 2) == [[pytest.approx(0.1 * factor)]] * 2
+
+
+@pytest.mark.parametrize("finding", [None, found(None), found(0.0), found(math.nan), found(math.inf), found(-1.0)])
+def test_without_a_value_there_is_nothing_to_aim_from(finding):
+    target = aim(torch.ones(2))
+    with pytest.raises(Unavailable, match="no value above 0 from which the learning rate could be aimed"):
+        ScaleLR(factor={"aim_at": 3e-3}).apply(target, finding, None)
+    assert target.effects == {}
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, {"aim_at": 0.0}, {"aim_at": 1.0, "at_most": 0.0}, {"at_least": 1.0}])
+def test_a_factor_that_makes_no_sense_is_refused(factor):
+    with pytest.raises(ValidationError):
+        ScaleLR(factor=factor)
