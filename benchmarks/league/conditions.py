@@ -68,7 +68,7 @@ class Condition:
 CONDITIONS = {
     "clean": Condition("clean"),
     "bad-batch": Condition("one bad batch", num_bad=1),
-    "bad-batches": Condition("1 % bad batches", bad_share=0.01),
+    "bad-batches": Condition("1 % bad", bad_share=0.01),
     "rate-spike": Condition("rate spike", spike=300.0),
     "rate-x3": Condition("rate x3", rate=3.0),
     "heavy-tails": Condition("heavy tails", noise=0.2),

@@ -202,4 +202,4 @@ def _unit_norms(tensor: Tensor) -> Tensor:
     """Return the norm of every output unit, in a shape that multiplies the tensor; vectors are one unit."""
     if tensor.ndim <= 1:
         return tensor.norm()
-    return tensor.norm(dim=tuple(range(1, tensor.ndim)), keepdim=True)
+    return torch.linalg.vector_norm(tensor, dim=tuple(range(1, tensor.ndim)), keepdim=True)

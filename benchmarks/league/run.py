@@ -59,9 +59,7 @@ def run(task: str, condition: str, name: str, seed: int, num_steps: int = NUM_ST
     """Train once."""
     training, weather = TASKS[task](seed), CONDITIONS[condition]
     model, optimizer = training.model, training.optimizer
-    scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: weather.rate * rate_factor(step, num_steps)
-    )
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: weather.rate * rate_factor(step, num_steps))
     bad, faults = weather.bad_steps(seed, num_steps), weather.faults(seed, num_steps, training.entrance)
     gate = entrant(name).make(model, optimizer)
     stopped = ""

@@ -16,12 +16,13 @@ from gradguard.demo.model import GPT
 from gradguard.demo.text import VOCABULARY, batches, load_tokens
 
 
-NUM_STEPS = 300
+NUM_STEPS = 400
 CONTEXT = 32
 NUM_HELD_OUT = 256  # pieces of text that a language model is judged by
 WARMUP_SHARE = 0.1
 NUM_DIGITS = 10
-SPLIT = 1347  # images to train on; the other 450 are held out
+NUM_SEEN = 1347  # images to train on; the other 450 are held out
+NUM_HELD_OUT_IMAGES = 2000  # each with noise of its own
 
 Batch = tuple[Tensor, Tensor]
 
@@ -63,36 +64,38 @@ class Training:
 def gpt(seed: int) -> Training:
     """Return a pre-norm GPT of two blocks over bytes, with AdamW."""
     torch.manual_seed(seed)
-    model = GPT(VOCABULARY, CONTEXT, width=48, num_layers=2)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3, betas=(0.9, 0.95))
-    return _on_text(model, optimizer, "blocks.0", batch_size=8, seed=seed)
+    model = GPT(VOCABULARY, CONTEXT, width=64, num_layers=2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.95))
+    return _on_text(model, optimizer, "blocks.0", batch_size=16, seed=seed)
 
 
 def lstm(seed: int) -> Training:
     """Return an LSTM over bytes, with Adam."""
     torch.manual_seed(seed)
-    model = CharacterLSTM(VOCABULARY, width=80)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    return _on_text(model, optimizer, "lstm", batch_size=8, seed=seed)
+    model = CharacterLSTM(VOCABULARY, width=96)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-2)
+    return _on_text(model, optimizer, "lstm", batch_size=16, seed=seed)
 
 
 def cnn(seed: int) -> Training:
     """Return a plain CNN on handwritten digits, with SGD and momentum."""
     from sklearn.datasets import load_digits
 
-    torch.manual_seed(seed)
-    model = PlainCNN(NUM_DIGITS, width=8)
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32)[:, None]
     images = interpolate((images - images.mean()) / images.std(), scale_factor=2, mode="bilinear")
     targets = torch.tensor(digits.target)
+    shuffled = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    seen, unseen = shuffled[:NUM_SEEN], shuffled[NUM_SEEN:]
+    torch.manual_seed(seed)
+    model = PlainCNN(NUM_DIGITS, width=12)
     return Training(
         model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
-        batches=_draw(images[:SPLIT], targets[:SPLIT], 32, seed),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9),
+        batches=_noisy(images[seen], targets[seen], 32, seed),
         num_classes=NUM_DIGITS,
         entrance="",
-        held_out=(images[SPLIT:], targets[SPLIT:]),
+        held_out=next(_noisy(images[unseen], targets[unseen], NUM_HELD_OUT_IMAGES, seed=0)),
     )
 
 
@@ -122,8 +125,10 @@ def _on_text(model: nn.Module, optimizer: Optimizer, entrance: str, batch_size: 
     )
 
 
-def _draw(inputs: Tensor, targets: Tensor, size: int, seed: int) -> Iterator[Batch]:
+def _noisy(images: Tensor, targets: Tensor, size: int, seed: int) -> Iterator[Batch]:
+    """Yield random batches for ever; the noise keeps so small a set of images from being learnt by heart."""
     generator = torch.Generator().manual_seed(seed)
     while True:
-        chosen = torch.randint(len(inputs), (size,), generator=generator)
-        yield inputs[chosen], targets[chosen]
+        chosen = torch.randint(len(images), (size,), generator=generator)
+        noise = torch.randn(size, *images.shape[1:], generator=generator)
+        yield images[chosen] + noise, targets[chosen]
