@@ -66,8 +66,7 @@ def to_table(runs: Sequence[Run], task: str) -> Table:
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
+        padding=0,
     )
     table.add_column("", no_wrap=True)
     for condition in conditions:
