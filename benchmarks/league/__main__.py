@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.league.entrants import ENTRANTS
 from benchmarks.league.plan import plan
 from benchmarks.league.pool import run_all
-from benchmarks.league.run import dump
+from benchmarks.league.run import dump, load
 from benchmarks.league.tables import NOTES, tasks_of, to_table
 from benchmarks.league.tasks import NUM_STEPS
 from benchmarks.league.verdict import clean_pairs, summary
@@ -31,7 +31,8 @@ def main(
     only: Annotated[str, typer.Option(help="With commas: TASK/CONDITION/ENTRANT with wildcards, or one of them.")] = "",
     policy: Annotated[list[str] | None, typer.Option(help="A further policy file that takes part.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help=f"One seed, {QUICK_STEPS} steps: whether it runs.")] = False,
-    out: Annotated[Path | None, typer.Option("--json", help="File for the numbers.")] = None,
+    out: Annotated[Path | None, typer.Option("--json", help="File for the numbers, kept up to date all along.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Take over the runs that the file holds already.")] = False,
     plot: Annotated[Path | None, typer.Option(help="File for the picture.")] = None,
 ) -> None:
     """Train every model in every condition under every guard, and say who ends up where."""
@@ -55,19 +56,19 @@ def main(
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    runs = []
+    steps = QUICK_STEPS if quick else NUM_STEPS
+    known = load(out.read_bytes()) if resume and out is not None and out.exists() else []
+    runs = [run for run in known if run.key in tasks and run.steps == steps]
+    done = {run.key for run in runs}
     started = time.perf_counter()
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=len(tasks))
-        for run in run_all(tasks, QUICK_STEPS if quick else NUM_STEPS, jobs):
+        task = bar.add_task("", total=len(tasks), completed=len(runs))
+        for run in run_all([key for key in tasks if key not in done], steps, jobs):
             runs.append(run)
+            runs.sort(key=lambda own: tasks.index(own.key))
+            if out is not None:
+                _write(out, dump(runs))
             bar.update(task, advance=1, description=f"{run.task} {run.condition} {run.entrant}")
-    order = {key: place for place, key in enumerate(tasks)}
-    runs.sort(key=lambda run: order[run.task, run.condition, run.entrant, run.seed])
-    if out is not None:
-        draft = out.with_suffix(".tmp")
-        draft.write_bytes(dump(runs))
-        os.replace(draft, out)
     if plot is not None:
         from benchmarks.league.plot import draw  # matplotlib is only needed here
 
@@ -80,6 +81,12 @@ def main(
     same, pairs = clean_pairs(runs)
     if same < pairs:
         raise typer.Exit(1)
+
+
+def _write(path: Path, data: bytes) -> None:
+    draft = path.with_suffix(".tmp")
+    draft.write_bytes(data)
+    os.replace(draft, path)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from benchmarks.league.standing import standing
 from benchmarks.league.tables import tasks_of
 
 
-FORMAT = {"font.size": 7.5, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "league"}
+FORMAT: Any = {"font.size": 7.5, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "league"}
 OURS = {"default": "#0072B2", "pretrain": "#56B4E9"}
 OTHERS = "#7F7F7F"
 FARTHEST = 4.0  # times the best loss; what is beyond, or broken, stands at the edge

@@ -201,5 +201,5 @@ class SigmaSkip(Unguarded):
 def _unit_norms(tensor: Tensor) -> Tensor:
     """Return the norm of every output unit, in a shape that multiplies the tensor; vectors are one unit."""
     if tensor.ndim <= 1:
-        return tensor.norm()
+        return torch.linalg.vector_norm(tensor)
     return torch.linalg.vector_norm(tensor, dim=tuple(range(1, tensor.ndim)), keepdim=True)

@@ -54,6 +54,11 @@ class Run:
     remedies: dict[str, int] = field(default_factory=dict)
     story: tuple[str, ...] = ()
 
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """What tells the run from the others: task, condition, entrant and seed."""
+        return self.task, self.condition, self.entrant, self.seed
+
 
 def run(task: str, condition: str, name: str, seed: int, num_steps: int = NUM_STEPS) -> Run:
     """Train once."""
@@ -74,7 +79,7 @@ def run(task: str, condition: str, name: str, seed: int, num_steps: int = NUM_ST
                     loss = training.loss((inputs, targets))
                 if 2 * step >= num_steps:
                     loss = loss * weather.level
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 if weather.noise:
                     add_noise(model.parameters(), weather.noise, seed, step)
                 gate.step(step, loss)

@@ -36,14 +36,17 @@ def test_the_examples_hold(module):
     assert doctest.testmod(module).failed == 0
 
 
-def test_the_league_in_seconds(tmp_path):
+@pytest.fixture
+def league():
     app = typer.Typer()
     app.command()(command.main)
+    return lambda *arguments: CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "80"})
+
+
+def test_the_league_in_seconds(league, tmp_path):
     numbers, picture = tmp_path / "runs.json", tmp_path / "league.png"
     wanted = "cnn/clean/none,cnn/clean/default,cnn/bad-batch/default,lstm/bf16/none"
-    result = CliRunner().invoke(
-        app, ["--quick", "--only", wanted, "--json", str(numbers), "--plot", str(picture)], env={"COLUMNS": "80"}
-    )
+    result = league("--quick", "--only", wanted, "--json", numbers, "--plot", picture)
     assert result.exit_code == 0, result.output
     assert "bit for bit those without a guard: 1 of 1" in result.output
     runs = load(numbers.read_bytes())
@@ -58,13 +61,31 @@ def test_the_league_in_seconds(tmp_path):
     assert list(tmp_path.glob("*.tmp")) == []
 
 
+def test_a_league_that_was_broken_off_goes_on_where_it_was(league, tmp_path):
+    numbers = tmp_path / "runs.json"
+    kept = made("none", task="lstm", digest="kept")
+    other = made("none", task="lstm", seed=7), made("none", task="lstm", condition="bf16", steps=400)
+    numbers.write_bytes(dump([*other, kept]))
+    assert league("--quick", "--only", "lstm/*/none", "--json", numbers, "--resume").exit_code == 0
+    runs = load(numbers.read_bytes())
+    assert runs[0] == kept
+    assert [own.condition for own in runs] == list(CONDITIONS)
+    assert {(own.seed, own.steps) for own in runs} == {(0, 10)}
+
+
+def test_a_clean_run_that_the_guard_changed_fails_the_league(league, tmp_path):
+    numbers = tmp_path / "runs.json"
+    numbers.write_bytes(dump([made("none", task="lstm"), made("default", task="lstm", digest="b")]))
+    result = league("--quick", "--only", "lstm/clean/none,lstm/clean/default", "--json", numbers, "--resume")
+    assert result.exit_code == 1
+    assert "0 of 1" in result.output
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"), [(["--only", "cnn/clear"], "names no run"), (["--policy", "none.yaml"], "none.yaml")]
+    ("arguments", "message"), [(("--only", "cnn/clear"), "names no run"), (("--policy", "none.yaml"), "none.yaml")]
 )
-def test_a_mistake_is_told_before_anything_is_trained(arguments, message):
-    app = typer.Typer()
-    app.command()(command.main)
-    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+def test_a_mistake_is_told_before_anything_is_trained(league, arguments, message):
+    result = league(*arguments)
     assert result.exit_code == 2
     assert message in result.output
 
