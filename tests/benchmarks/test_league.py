@@ -22,7 +22,7 @@ from benchmarks.league.report import HERE, fill
 from benchmarks.league.run import Run, dump, load, run
 from benchmarks.league.tables import to_markdown, to_table
 from benchmarks.league.tasks import TASKS
-from benchmarks.league.verdict import beaten, clean_pairs, summary
+from benchmarks.league.verdict import beaten, clean_pairs, summary, unharmed
 from gradguard.faults import Fault, inject
 
 
@@ -292,7 +292,16 @@ def test_best_and_within_noise_of_best():
         "adagc": (False, False),
     }
     assert beaten(runs) == ["cnn/clean: 1.02, none 1"]
-    assert "is best or within noise of best: 0 of 1" in summary(runs)[1]
+    assert "default: best or within noise of best in 0, as good as clean in 0 of 1 cells" in summary(runs)
+    assert "clip: best or within noise of best in 1, as good as clean in 1 of 1 cells" in summary(runs)
+
+
+def test_as_good_as_clean_is_measured_at_the_clean_run_without_a_guard():
+    runs = [made("none", 1.0), made("clip", 0.5, condition="bf16"), made("default", 1.009, condition="bf16")]
+    assert unharmed(runs) == (1, 1)
+    assert beaten(runs) == ["cnn/bf16: 1.009, clip 0.5"]
+    assert unharmed([*runs[:2], made("default", math.nan, condition="bf16")]) == (0, 1)
+    assert unharmed(runs[1:]) == (0, 0)
 
 
 def test_seeds_that_differ_widen_what_counts_as_noise():
