@@ -66,7 +66,7 @@ def gpt(seed: int) -> Training:
     torch.manual_seed(seed)
     model = GPT(VOCABULARY, CONTEXT, width=64, num_layers=2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.95))
-    return _on_text(model, optimizer, "blocks.0", batch_size=16, seed=seed)
+    return _on_text(model, optimizer, "blocks.0", batch_size=8, seed=seed)
 
 
 def lstm(seed: int) -> Training:
@@ -91,7 +91,7 @@ def cnn(seed: int) -> Training:
     model = PlainCNN(NUM_DIGITS, width=12)
     return Training(
         model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9),
         batches=_noisy(images[seen], targets[seen], 32, seed),
         num_classes=NUM_DIGITS,
         entrance="",
