@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich import box
 from rich.table import Table
@@ -118,7 +119,7 @@ def _rows(places: Standing, task: str, conditions: Sequence[str], part: Part) ->
     names = _in_order((name for _, _, name in places), ENTRANTS)
     for name in names:
         found = [places.get((task, condition, name)) for condition in conditions]
-        title = ENTRANTS[name].title if name in ENTRANTS else name
+        title = ENTRANTS[name].title if name in ENTRANTS else Path(name).stem[:18]
         yield title, ["" if place is None else part.cell(place) for place in found]
 
 

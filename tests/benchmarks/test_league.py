@@ -318,7 +318,7 @@ def test_a_cell_that_everyone_lost_has_no_best():
 def test_a_table_fits_into_80_columns_with_whole_words():
     runs = [
         made(name, 123456.0 if name == "none" else 2.0715, condition=condition, steps_lost=399, interventions=400)
-        for name in ENTRANTS
+        for name in (*ENTRANTS, "folder/of/a-policy-with-a-long-name.yaml")
         for condition in CONDITIONS
     ]
     stream = io.StringIO()
@@ -326,7 +326,12 @@ def test_a_table_fits_into_80_columns_with_whole_words():
     console.print(to_table(runs, "cnn"))
     text = stream.getvalue()
     assert "…" not in text
-    for word in (*(word for own in CONDITIONS.values() for word in own.title.split()), "gradguard pretrain", "2.071*"):
+    for word in (
+        *(word for own in CONDITIONS.values() for word in own.title.split()),
+        "gradguard pretrain",
+        "a-policy-with-a-lo",
+        "2.071*",
+    ):
         assert word in text
     assert "steps lost" in text
     assert "interventions" in text
