@@ -84,3 +84,13 @@ def test_a_rise_bit_by_bit_is_followed(kind):
     following.run([norm * level for norm, level in zip(noisy(1.0, 0.1, 160, seed=1), levels, strict=True)])
     following.run(noisy(5.0, 0.1, 60, seed=2))
     assert share_kept(following.run(noisy(5.0, 0.1, LOOK, seed=3))) > before - 0.05
+
+
+def test_the_statistics_after_a_release_are_those_of_the_new_level_alone():
+    """Norms from before the rise are still among the last ones; they would widen what counts as usual."""
+    following = Following({"zscore": 2.5})
+    following.run(noisy(1.0, 0.05, CALM))
+    following.run(noisy(10.0, 0.05, 30, seed=1))
+    (tracker,) = following.feed.judgement.trackers.values()
+    assert tracker.mean[0] == pytest.approx(10.0, rel=0.05)
+    assert math.sqrt(tracker.variance[0]) < 1.0

@@ -92,3 +92,15 @@ def test_a_param_group_and_a_pattern_have_the_limit_of_their_own_norms(scope, pa
             past.append(float(norm))
         assert_same(ours.clip(grads), grads_of(theirs))
     ours.guard.close()
+
+
+def test_steps_at_which_none_of_a_set_has_a_gradient_do_not_count():
+    remedy = {"clip_norm": {"max_norm": {"percentile": 50, "fallback": UNLIMITED}}}
+    ours = Clipper(remedy, make_model(), ["0", "1"])
+    for step in range(40):
+        size = 0.0 if step % 4 else 1.0
+        ours.clip([torch.full(param.shape, size if i < 2 else 1.0) for i, param in enumerate(ours.model)])
+    usual = float(get_total_norm([torch.ones(param.shape) for param in list(ours.model)[:2]]))
+    found = ours.clip([torch.full(param.shape, 5.0) for param in ours.model])
+    assert float(get_total_norm(found[:2])) == pytest.approx(usual, rel=1e-5)
+    ours.guard.close()

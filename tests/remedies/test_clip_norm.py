@@ -212,14 +212,15 @@ def test_the_limit_is_on_gradients_without_their_loss_scale():
     assert target.stats.global_norm == pytest.approx(1.0)
 
 
-def test_repeated_entries_of_a_sparse_gradient_count_together():
+@pytest.mark.parametrize("scope", ["global", "per_parameter"])
+def test_repeated_entries_of_a_sparse_gradient_count_together(scope):
     grad = torch.sparse_coo_tensor(
         torch.tensor([[0, 0, 2]]), torch.tensor([3.0, 3.0, 8.0]), (4,), check_invariants=True
     )
     model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(4))])
     model[0].grad = grad
     target = aim_at(model, torch.optim.SparseAdam(model.parameters(), lr=0.1))
-    ClipNorm(max_norm=1.0).apply(target, None, None)
+    ClipNorm(max_norm=1.0, scope=scope).apply(target, None, None)
     assert target.params[0].grad.to_dense().tolist() == pytest.approx([0.6, 0.0, 0.8, 0.0])
 
 
