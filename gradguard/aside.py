@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from gradguard.layout import take_operated_model
 from gradguard.records import Event
 
 
@@ -26,7 +27,7 @@ def judge_broken_step(pipeline: Pipeline) -> None:
     if found := pipeline.judgement.judge(stats):
         pipeline.findings += [finding for _, finding in found]
         pipeline.records = pipeline.records + pipeline.intervening.act(found, ())
-        pipeline.recover_from_surgery()
+        take_operated_model(pipeline)
         if pipeline.target.restored is not None:
             pipeline.judgement.roll_back(pipeline.target.restored.windows)
 
@@ -51,7 +52,7 @@ def notice_scaler(pipeline: Pipeline, losses: Sequence[Any], is_every_step_obser
     if found := pipeline.judgement.judge(stats):
         pipeline.findings = [finding for _, finding in found]
         pipeline.records = pipeline.intervening.act(found, ())
-        pipeline.recover_from_surgery()
+        take_operated_model(pipeline)
     return True
 
 

@@ -61,11 +61,13 @@ def take_new_layout(pipeline: Pipeline) -> None:
 
 
 def take_operated_model(pipeline: Pipeline) -> None:
-    """Weights or modules are not what they were: what was learnt of them is void, and so are the states saved before.
+    """After surgery at this step: what was learnt of the model is void, and so are the states that were saved before.
 
     A rollback would bring the numbers of the old structure back into the new one. From here on it leads to the state
     just after the surgery, until a later one is confirmed.
     """
+    if not pipeline.target.is_operated:
+        return
     pipeline.judgement.forget()
     pipeline.monitor.probe(pipeline.stats)
     pipeline.monitor.read_spreads(pipeline.stats)

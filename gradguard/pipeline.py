@@ -18,7 +18,6 @@ from gradguard.grad_scale import GradScale, is_foldable
 from gradguard.gradient_probe import GradientProbe
 from gradguard.intervention import Intervening
 from gradguard.judgement import Judgement
-from gradguard.last_inputs import LastInputs
 from gradguard.loss_scale import LossScale
 from gradguard.monitor import Monitor
 from gradguard.observed import SampleIds
@@ -82,7 +81,7 @@ class Pipeline:
             self.target.snapshots = Snapshots(
                 model, optimizer, options.every, options.max_memory_share, monitor.finite_check
             )
-        self.target.inputs = LastInputs(model) if "inputs" in needs else None
+        self.target.keep_inputs("inputs" in needs)
         self.pace = Pace.of(monitor)
         self.probes = Probes.of(policy, monitor, recorder, on_fault)
         self.gradient_probe = GradientProbe(policy.monitor, recorder, on_fault)
@@ -228,14 +227,9 @@ class Pipeline:
         if target.restored is not None:
             self.judgement.roll_back(target.restored.windows)
             self.periodic.probe_at(self.step + 1)
-        self.recover_from_surgery()
+        layout.take_operated_model(self)
         stats.put_back(measured)  # remedies noted the norms that they left; what was measured is what is remembered
         self.learn_and_record(flags)
-
-    def recover_from_surgery(self) -> None:
-        """Start afresh after remedies changed weights or modules themselves."""
-        if self.target.is_operated:
-            layout.take_operated_model(self)
 
     def learn_and_record(self, flags: int) -> None:
         """Take the step into the rolling statistics if it was sound, and write its row."""
@@ -288,8 +282,7 @@ class Pipeline:
     def let_go(self) -> None:
         """Take the hooks off parameters and modules."""
         self.watch.close()
-        if self.target.inputs is not None:
-            self.target.inputs.close()
+        self.target.keep_inputs(False)
         if self.probes is not None:
             self.probes.close()
 

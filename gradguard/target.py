@@ -118,6 +118,12 @@ class Target:
             self.grad_scale.factor = 1.0
         return self.buffers.restore() if self.buffers is not None else 0
 
+    def keep_inputs(self, is_needed: bool) -> None:
+        """Keep hold of what the model is given from now on, or let go of it."""
+        if self.inputs is not None:
+            self.inputs.close()
+        self.inputs = LastInputs(self.model) if is_needed else None
+
     def refuse_if_stopped(self) -> None:
         """Raise `Unavailable` if training ends at this step: its weights are left as they are."""
         if self.is_stopped:

@@ -201,6 +201,7 @@ def test_inputs_are_kept_only_when_a_policy_names_their_use():
     job = Job([{"reinitialize": {"scheme": "he"}}])
     assert job.guard._pipeline.target.inputs is not None
     job.guard.close()
+    assert job.guard._pipeline.target.inputs is None
     assert not job.model._forward_pre_hooks
 
 
