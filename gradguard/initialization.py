@@ -99,8 +99,8 @@ def reinitialize_module(
     """Give a layer's own parameters fresh values; return the names of those that got some.
 
     Weights of linear and convolutional layers by the scheme; recurrent ones orthogonal, gate by gate, and what goes
-    into a recurrent layer by Xavier; embeddings standard normal; normalisation layers 1 and 0, with their running
-    statistics as at the start; biases 0. Parameters of other kinds of modules are left alone.
+    into a recurrent layer by Xavier; embeddings standard normal; normalisation layers 1 and 0; biases 0. Running
+    statistics are buffers, and are left. Parameters of other kinds of modules are left alone.
 
     Args:
         module: the owner.
@@ -113,8 +113,6 @@ def reinitialize_module(
     for name, param in module.named_parameters(recurse=False):
         if name in names and _fill(module, name, param, scheme, gain, generator):
             done.append(name)
-    if done and isinstance(module, _NormBase):
-        module.reset_running_stats()
     return done
 
 

@@ -127,14 +127,6 @@ def test_normalisation_layers_become_1_and_0(module):
     assert (module.weight.unique().tolist(), module.bias.unique().tolist()) == ([1.0], [0.0])
 
 
-def test_running_statistics_start_again():
-    module = spoiled(nn.BatchNorm1d(5))
-    module.running_mean.fill_(9.0)
-    module.running_var.fill_(9.0)
-    drawn(module)
-    assert (module.running_mean.tolist(), module.running_var.tolist()) == ([0.0] * 5, [1.0] * 5)
-
-
 def test_a_norm_without_a_bias():
     assert drawn(spoiled(nn.RMSNorm(5))) == ["weight"]
 

@@ -28,7 +28,8 @@ class Reinitialize(Remedy):
             the layers make of the model's last batch.
         seed: of the fresh values, together with the step, >= 0.
 
-    Recurrent weights become orthogonal, embeddings normal, biases 0, normalisation layers 1 and 0. Parameters that
+    Recurrent weights become orthogonal, embeddings normal, biases 0, normalisation layers 1 and 0 with the running
+    statistics of the start. Parameters that
     belong to no layer of torch's own are left alone. The step is dropped: its gradients are those of the old weights.
     """
 
@@ -55,6 +56,8 @@ class Reinitialize(Remedy):
             Unavailable: no parameter belongs to a layer that is known; or, for "lsuv", there is no batch to run, it
                 does not run, or several ranks would scale by different batches.
         """
+        from torch.nn.modules.batchnorm import _NormBase
+
         from gradguard import optimizer_state
         from gradguard.sharded import is_sharded
 
@@ -72,6 +75,9 @@ class Reinitialize(Remedy):
         if self.scheme == "lsuv":
             _scale(target, drawn, saved)
         target.operate()
+        for module in dict.fromkeys(module for module, _ in drawn):
+            if isinstance(module, _NormBase):  # only now: dropping the step has put buffers back
+                module.reset_running_stats()
         params = [param for _, param in drawn]
         num_known = optimizer_state.reset_state(target.optimizer, params)
         return Change(

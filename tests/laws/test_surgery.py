@@ -174,6 +174,20 @@ def test_a_rollback_at_the_same_step_comes_first():
     assert job.guard.snapshots.good.step == NAN_AT
 
 
+def test_what_that_rollback_replaced_cannot_be_brought_back():
+    """It is of the old structure."""
+    job = Job(["rollback", SWAP])
+    job.train(0, NAN_AT + 1)
+    assert job.guard.snapshots.take_aside(NAN_AT + 1) is None
+
+
+def test_a_later_skip_does_not_bring_old_running_statistics_back():
+    job = Job([{"reinitialize": {"scheme": "he"}}])
+    job.train(0, NAN_AT + 1)
+    assert job.model[1].running_mean.unique().tolist() == [0.0]
+    assert job.guard._pipeline.target.buffers.restore() == 0
+
+
 def test_with_a_stop_nothing_is_operated_on():
     job = Job(["stop", SWAP])
     with pytest.raises(gradguard.TrainingStopped):
@@ -187,6 +201,7 @@ def test_inputs_are_kept_only_when_a_policy_names_their_use():
     job = Job([{"reinitialize": {"scheme": "he"}}])
     assert job.guard._pipeline.target.inputs is not None
     job.guard.close()
+    assert job.guard._pipeline.target.inputs is None
     assert not job.model._forward_pre_hooks
 
 
