@@ -29,6 +29,7 @@ class Guarded(Unguarded):
         self._guard = gradguard.attach(model, optimizer, loaded)
         self.remedies: Counter[str] = Counter()
         self.story: list[str] = []
+        self._undone: set[int] = set()
 
     def step(self, step: int, loss: Tensor) -> None:
         """See `Unguarded.step`."""
@@ -53,7 +54,12 @@ class Guarded(Unguarded):
         for act in acts:
             if act.remedy == "rollback":
                 kept_until = int(act.change.after["step"] or 0)
+                self._undone = self.taken
                 self.taken = {taken for taken in self.taken if taken < kept_until}
+        remedies = {act.remedy for act in acts}
+        if "rebaseline" in remedies and last.skipped and not remedies & {"skip_step", "rollback"}:
+            # What the level of the run had been taken for was none: the last rollback is taken back.
+            self.taken = self._undone
 
 
 @dataclass(frozen=True)

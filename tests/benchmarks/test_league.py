@@ -263,6 +263,16 @@ def test_a_rollback_loses_the_steps_since_the_snapshot_and_what_was_done_is_told
     assert gate.interventions == 1
 
 
+def test_a_rollback_that_is_taken_back_loses_only_the_steps_in_between(tmp_path):
+    policy = tmp_path / "shift.yaml"
+    policy.write_text(
+        "version: 1\nrules:\n  - {when: loss_spike, do: rollback, escalate: [{after: 1, within: 50, do: rebaseline}]}\n"
+    )
+    done = run("lstm", "level-shift", str(policy), 0, 80)
+    assert done.remedies == {"rollback": 1, "rebaseline": 1}
+    assert done.steps_lost == 2
+
+
 def test_a_run_that_the_guard_stops_loses_the_rest(tmp_path):
     policy = tmp_path / "strict.yaml"
     policy.write_text("version: 1\nrules:\n  - {when: exploding_gradient, do: stop}\n")
