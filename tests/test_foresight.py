@@ -292,7 +292,7 @@ def test_a_rule_that_only_the_host_can_carry_out_says_so(reason):
 
 @pytest.mark.parametrize("name", [cls.name for cls in REMEDIES if cls.timing == "late"])
 def test_a_remedy_that_is_as_good_one_step_later_makes_nobody_wait(name):
-    options = {"scale_lr": {"factor": 0.5}, "keep_clipping": {"max_norm": 1.0}}
+    options = {"scale_lr": {"factor": 0.5}, "scale_weight_decay": {"factor": 0.5}, "keep_clipping": {"max_norm": 1.0}}
     rule = {"name": "rule", "when": "divergence", "do": {name: options.get(name)}, "min_severity": "critical"}
     assert Foresight(gradguard.Policy(rules=[rule])).reasons_to_wait(StepStats(1)) == []
 
@@ -308,7 +308,7 @@ def reasons(policy, make=lambda params: torch.optim.AdamW(params, fused=True), d
         return guard.reasons_to_wait
 
 
-@pytest.mark.parametrize("preset", ["default", "pretrain", "finetune", "rnn", "observe"])
+@pytest.mark.parametrize("preset", ["default", "pretrain", "finetune", "rnn", "repair", "observe"])
 def test_no_preset_waits_with_a_fused_optimizer(preset):
     assert reasons(deferred(preset)) == ()
     assert reasons(gradguard.load_policy(preset)) == ()

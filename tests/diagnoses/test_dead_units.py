@@ -115,3 +115,12 @@ def test_the_limits_are_those_of_the_policy():
     assert run([activations(dead=0.7)] * 4, share=0.8) == []
     (finding,) = run([activations(dead=0.7)], share=0.2, blocked=0.6)
     assert finding.severity == "critical"
+
+
+def test_a_rule_may_be_about_layers_or_about_outputs_only():
+    """A layer and outputs that are dead at once: two troubles with two cures."""
+    probes = [activations(dead=[0.1, 0.99, 0.1], out=output(dead=0.3))] * 3
+    told = {about: [f.statistic for f in run(probes, CHANCE, about=about)] for about in ("layers", "outputs", "all")}
+    assert told["layers"] == ["share of dead units"]
+    assert told["outputs"] == ["share of dead outputs"]
+    assert told["all"][0] == "share of dead units"

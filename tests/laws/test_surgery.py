@@ -228,3 +228,21 @@ def test_observe_does_not_operate(bits):
                 "reinitialize"
             ]
     assert results[0] == results[1]
+
+
+def test_which_units_are_dead_is_in_the_record_of_the_probe(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
+    nn.init.constant_(model[0].bias[3:5].detach(), -1e3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    policy = gradguard.Policy.model_validate({"rules": [{"when": "dead_units", "do": "revive_units"}], "sinks": []})
+    with gradguard.attach(model, optimizer, policy, run_dir=tmp_path / "run") as guard:
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = model(noise(step, 256, 4)).square().mean()
+            loss.backward()
+            guard.observe(loss)
+            optimizer.step()
+    seen = next(iter(gradguard.read_run(tmp_path / "run").activations.values()))
+    assert {3, 4} <= set(seen.dead_units[0].tolist())
+    assert len(seen.dead_units[0]) == round(float(seen.dead[0]) * 16)
