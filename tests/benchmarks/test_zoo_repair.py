@@ -25,7 +25,7 @@ from benchmarks.zoo.report import HERE
 from benchmarks.zoo.result import reference_score
 from benchmarks.zoo.train import Act, train
 from gradguard.contracts import REMEDIES
-from gradguard.policy.schema import resolve
+from gradguard.policy.forms import resolve
 
 
 # What a run that is right reaches at least, by the score that it is judged by: well below the healthy runs of the same

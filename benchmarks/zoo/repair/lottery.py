@@ -12,7 +12,8 @@ from typing import Any
 
 from benchmarks.zoo.train import Act
 from gradguard.contracts import REMEDIES, Diagnosis
-from gradguard.policy.schema import Policy, Rule, resolve
+from gradguard.policy.forms import resolve
+from gradguard.policy.schema import Policy, Rule
 from gradguard.records import Finding
 from gradguard.stats import ParameterTable, StepStats
 
