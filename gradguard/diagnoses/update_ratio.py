@@ -75,14 +75,7 @@ class UpdateRatio(Diagnosis[RatioState]):
         "the learning rate by 3 to 10, warm it up."
     )
     source = "Rule of thumb of 1e-3 for SGD; healthy medians lie within 8.7e-5 and 0.011, the failing 2e-7 below"
-    follows = (
-        "stale_gradients",
-        "exploding_gradient",
-        "divergence",
-        "dead_units",
-        "saturated_units",
-        "vanishing_gradient",
-    )
+    follows = ("exploding_gradient", "divergence", "dead_units", "saturated_units", "vanishing_gradient")
     reads = frozenset({"updates", "activations"})
     precedence = 45
 
@@ -104,7 +97,7 @@ class UpdateRatio(Diagnosis[RatioState]):
         updates = stats.updates
         if stats.activations is not None:
             state.dead = _largest_dead_share(stats.activations)
-        if updates is None or not updates.lr > 0.0 or stats.is_stale:  # these are updates by many batches at once
+        if updates is None or not updates.lr > 0.0:
             return state, None
         is_rising = updates.lr > state.last_lr
         state.last_lr = updates.lr

@@ -153,10 +153,3 @@ def test_statistics_keep_no_bad_number():
     for norm in (1.0, math.nan, math.inf, 2.0):
         feed.step(norm)
     assert np.isfinite(feed.judgement.windows[5].median).all()
-
-
-def test_at_the_start_means_the_first_twenty_steps_and_no_state():
-    feed = diagnose({"nonfinite": {"where": "start"}})
-    assert [bool(feed.step(math.nan)) for _ in range(22)] == [True] * 20 + [False] * 2
-    feed = diagnose({"nonfinite": {"where": "start"}})
-    assert feed.step(1.0, bad_state=("p1",)) == []

@@ -105,9 +105,3 @@ def test_large_updates_and_dead_units_together_are_reported_even_in_a_run_that_l
     assert finding.severity == "warn"
     assert "80% of the units" in finding.message
     assert found(0.04, 0.3) == found(0.004, 0.8) == found(0.04, 0.8, "tanh") == []
-
-
-def test_updates_by_gradients_that_nobody_resets_are_not_judged():
-    feed = diagnose("update_ratio")
-    probes = [updates(0.5, step=60) if step % 50 == 49 else None for step in range(200)]
-    assert [found for moved in probes for found in feed.step(1.0, 1.0, updates=moved, is_stale=True)] == []
