@@ -28,8 +28,6 @@ EXPLODING = [
     {"about": "level", "window": 8, "warmup": 30, "ratio": 2.0, "extreme_ratio": 1.5, "zscore": 1.0},
     {"warmup": 40, "max_update": 0.5},
     {"about": "overflow"},
-    {"about": "start"},
-    {"about": "start", "window": 10, "warmup": 6, "extreme_ratio": 20.0},
 ]
 SPIKES = [
     {},

@@ -49,9 +49,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     """The gradient norm is far above its own rolling level; also a norm that overflowed with finite entries.
 
     Args:
-        about: "level" looks at norms that stand out once the level is known, from `warmup` steps on; "start" at the
-            steps before, which a learning rate that is far too high shows in; "overflow" at norms that float32 cannot
-            compute; "any" at all of it.
+        about: "level" looks at norms that stand out, "overflow" at norms that float32 cannot compute, "any" at both.
         zscore: robust z of ln(norm) from which a step is hot, > 0.
         ratio: and norm over rolling median from which it is, > 1; two hot steps in three raise the alarm.
         extreme_ratio: norm over rolling median from which one step alone does, > 1.
@@ -82,7 +80,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     precedence = 20
     is_foreseeable = True
 
-    about: Literal["any", "start", "level", "overflow"] = "any"
+    about: Literal["any", "level", "overflow"] = "any"
     zscore: float = Field(default=6.0, gt=0)
     ratio: float = Field(default=20.0, gt=1)
     extreme_ratio: float = Field(default=100.0, gt=1)
@@ -107,7 +105,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         if self._is_calm(state, stats):
             state.last_norm = stats.global_norm
             return state, None
-        if self.about in ("any", "overflow") and (rows := [row for row in stats.overflowed if state.rows[row + 1]]):
+        if self.about != "level" and (rows := [row for row in stats.overflowed if state.rows[row + 1]]):
             return state, self._overflow(state, stats, rows)
         if self.about == "overflow":
             return state, None
@@ -115,8 +113,6 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         before = state.last_norm
         if stats.finite:
             state.last_norm = stats.global_norm
-        if not self._is_asked(window):
-            return state, None
         if state.covers_all and stats.finite and stats.lr * stats.global_norm > self.max_update * stats.sgd_reach:
             is_hopeless = stats.lr * stats.global_norm > HOPELESS * self.max_update * stats.sgd_reach
             if stats.global_norm > GROWTH * before > 0 or (is_hopeless and state.table.is_matrix.sum() > 1):
@@ -129,11 +125,6 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         if not np.count_nonzero(hot) or not stats.finite:
             return state, None
         return state, self._judge(state, stats, window, np.flatnonzero(hot & state.rows))
-
-    def _is_asked(self, window: NormWindow) -> bool:
-        """Return whether norms are looked at while the window is as full as it is."""
-        is_start = window.steps < min(self.warmup, self.window)
-        return self.about == "any" or self.about == ("start" if is_start else "level")
 
     def _is_calm(self, state: ExplodingState, stats: StepStats) -> bool:
         """Return True only on a step that surely is no finding, by comparisons that a healthy step can afford."""
@@ -149,7 +140,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         return state
 
     def calm(self, state: ExplodingState, stats: StepStats) -> Calm | None:
-        if self.rests_when_quiet() or (self.about == "start" and not self._is_asked(stats.windows[self.window])):
+        if self.rests_when_quiet():
             return Calm()
         bound = stats.windows[self.window].surely_below(self.ratio, CALM_STEPS) if state.start is not None else None
         if bound is None:
@@ -161,8 +152,6 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         if not state.covers_all or self.about == "overflow":
             return ()
         window = stats.windows[self.window]
-        if not self._is_asked(window):
-            return ()
         found = []
         if stats.lr > 0 and stats.sgd_reach < math.inf:
             reach = self.max_update * stats.sgd_reach / stats.lr

@@ -15,9 +15,6 @@ from gradguard.stats import ParameterTable, StepStats
 from gradguard.trigger import Trigger
 
 
-START_STEPS = 20  # in which nothing was learnt that could be lost
-
-
 @dataclass
 class NonfiniteState:
     """What never changes: the parameters looked at."""
@@ -32,9 +29,9 @@ class Nonfinite(Diagnosis[NonfiniteState]):
     """NaN or Inf in the loss or a gradient (this batch), or in a parameter or buffer (the model itself).
 
     Args:
-        where: "batch" looks at the loss and the gradients, "start" at those of the first 20 steps, "state" at
-            parameters and buffers, "microbatch" at what `drop_microbatch` took back, "any" at all of them. Gradients
-            and loss are looked at every step; parameters whenever these are bad, and sampled with the buffers.
+        where: "batch" looks at the loss and the gradients, "state" at parameters and buffers, "microbatch" at what
+            `drop_microbatch` took back, "any" at all of them. Gradients and loss are looked at every step; parameters
+            whenever these are bad, and sampled with the buffers.
     """
 
     name = "nonfinite"
@@ -62,7 +59,7 @@ class Nonfinite(Diagnosis[NonfiniteState]):
     precedence = 0
     is_foreseeable = True
 
-    where: Literal["any", "batch", "start", "state", "microbatch"] = Field(default="any")
+    where: Literal["any", "batch", "state", "microbatch"] = Field(default="any")
 
     def sees_microbatches(self) -> bool:
         return self.where in ("any", "microbatch")
@@ -81,15 +78,12 @@ class Nonfinite(Diagnosis[NonfiniteState]):
             return state, self._in_state(state, stats, names)
         if stats.dropped_microbatches and self.sees_microbatches():
             return state, self._in_microbatches(stats)
-        if self._sees_batches(stats.step):
+        if self.where in ("any", "batch"):
             return state, self._in_batch(state, stats, loss_is_bad)
         return state, None
 
     def triggers(self, state: NonfiniteState, stats: StepStats) -> Sequence[Trigger]:
-        return (Trigger("nonfinite"),) if self._sees_batches(stats.step) else ()
-
-    def _sees_batches(self, step: int) -> bool:
-        return self.where in ("any", "batch") or (self.where == "start" and step < START_STEPS)
+        return () if self.where in ("state", "microbatch") else (Trigger("nonfinite"),)
 
     def _concerned(self, state: NonfiniteState, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names that the rule looks at; a rule on all parameters also looks at the buffers."""
