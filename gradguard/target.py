@@ -101,6 +101,7 @@ class Target:
         """Take the hooks off that remedies needed."""
         if self.inputs is not None:
             self.inputs.close()
+            self.inputs = None
         if self.microbatches is not None:
             self.microbatches.close()
 
