@@ -28,12 +28,16 @@ class Companions:
 
     Raises:
         AttachError: something in `also` cannot be saved and restored.
+
+    Attributes:
+        not_restored: what could not be put back the last time, and why; "" when everything could.
     """
 
     def __init__(self, optimizer: Optimizer, also: Mapping[str, Any] | None = None, has_random: bool = False) -> None:
         self._optimizer = optimizer
         self._also = dict(also or {})
         self._has_random = has_random
+        self.not_restored = ""
         for name, item in self._also.items():
             if not callable(getattr(item, "state_dict", None)) or not callable(getattr(item, "load_state_dict", None)):
                 raise AttachError(
@@ -72,16 +76,21 @@ class Companions:
 
     @torch.no_grad()
     def restore(self, saved: dict[str, Any], keeps_schedule: bool = False) -> None:
-        """Put everything back.
+        """Put everything back; what fails keeps nothing else from it, and `not_restored` says so.
 
         Args:
             saved: what `save` returned; names that it does not know are left alone.
             keeps_schedule: schedulers and the options of param groups are left as they are.
         """
         states = saved.get("also", {})
+        failed = []
         for name, item in self._also.items():
             if name in states and not (keeps_schedule and isinstance(item, LRScheduler)):
-                _load(item, states[name])
+                try:
+                    _load(item, states[name])
+                except Exception as error:
+                    failed.append(f"also[{name!r}] could not be put back: {error!r}")
+        self.not_restored = "; ".join(failed)
         if not keeps_schedule:
             for group, options in zip(self._optimizer.param_groups, saved.get("options", ()), strict=False):
                 for key, value in options.items():

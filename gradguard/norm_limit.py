@@ -35,6 +35,8 @@ def _kind_of(value: Any) -> str | None:
     """Return which member of the union a value is meant to be, by the key that only that one has."""
     if isinstance(value, Limit):
         return type(value).__name__
+    if isinstance(value, bool):
+        return None
     if isinstance(value, (int, float)) or (isinstance(value, str) and _is_number(value)):
         return NUMBER
     if not isinstance(value, dict):

@@ -6,14 +6,32 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from gradguard.errors import GradguardError, did_you_mean
 
 
-class Component(BaseModel):
+class Options(BaseModel):
+    """Base of all that a policy file holds: frozen, unknown keys refused, numbers finite and no truth values."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_truth_values(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse `true` where a number belongs, which would otherwise pass for 1."""
+        if isinstance(value, bool):
+            annotation = cls.model_fields[str(info.field_name)].annotation
+            kinds = get_args(annotation) or (annotation,)
+            if (int in kinds or float in kinds) and bool not in kinds:
+                noun = "a number" if float in kinds else "a whole number"
+                raise ValueError(f"{info.field_name!r} should be {noun}, got {str(value).lower()}")
+        return value
+
+
+class Component(Options):
     """Base of everything that a policy names: a frozen set of options plus the words that `gradguard explain` prints.
 
     Attributes:
@@ -23,8 +41,6 @@ class Component(BaseModel):
         cure: what a person should change about the model or data (diagnoses).
         source: paper, system or measurement that the formula and the constants come from.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: ClassVar[str] = ""
     what: ClassVar[str] = ""

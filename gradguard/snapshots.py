@@ -93,7 +93,10 @@ class Snapshots:
     def _reason_to_refuse(self, live: dict[str, Tensor], bad: Sequence[str] | None, is_in_memory: bool) -> str:
         """Return why the present state is not to be saved, "" when it may be."""
         state = list(tensors_in(dict(self._optimizer.state)))
-        also = self.companions.live()
+        try:
+            also = self.companions.live()
+        except Exception as error:  # of the user's own objects
+            return f"what attach(also=...) was given cannot be saved: {error!r}"
         self.nbytes = sum(tensor.nbytes for part in (live.values(), state, *also.values()) for tensor in part)
         free = free_memory_bytes() if is_in_memory else None
         if free is not None and self.nbytes > self._max_memory_share * free:

@@ -53,7 +53,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         zscore: robust z of ln(norm) from which a step is hot, > 0.
         ratio: and norm over rolling median from which it is, > 1; two hot steps in three raise the alarm.
         extreme_ratio: norm over rolling median from which one step alone does, > 1.
-        window: steps of the rolling statistics, >= 5.
+        window: steps of the rolling statistics, >= 5 and at most 100,000.
         warmup: accepted steps before a row is judged, >= 2; an extreme global norm is believed after 5.
         max_update: with SGD, lr x norm(gradient) over norm(weights) from which a gradient that grew tenfold since the
             step before is alarming, before anything is armed, > 0.
@@ -84,7 +84,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     zscore: float = Field(default=6.0, gt=0)
     ratio: float = Field(default=20.0, gt=1)
     extreme_ratio: float = Field(default=100.0, gt=1)
-    window: int = Field(default=50, ge=5)
+    window: int = Field(default=50, ge=5, le=100_000)
     warmup: int = Field(default=20, ge=2)
     max_update: float = Field(default=10.0, gt=0)
 

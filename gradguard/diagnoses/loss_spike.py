@@ -44,7 +44,7 @@ class LossSpike(Diagnosis[LossSpikeState]):
     Args:
         ratio: loss over the window's median from which it is a spike, > 1 (for positive losses).
         zscore: robust z of ln(loss) (of the loss itself when losses are not positive), > 0.
-        window: steps of the rolling statistics, >= 2.
+        window: steps of the rolling statistics, >= 2 and at most 100,000.
         warmup: losses before it is judged, >= 2; an extreme one is believed after 3.
     """
 
@@ -68,7 +68,7 @@ class LossSpike(Diagnosis[LossSpikeState]):
 
     ratio: float = Field(default=3.0, gt=1)
     zscore: float = Field(default=10.0, gt=0)
-    window: int = Field(default=50, ge=2)
+    window: int = Field(default=50, ge=2, le=100_000)
     warmup: int = Field(default=20, ge=2)
 
     def loss_windows(self) -> Sequence[int]:

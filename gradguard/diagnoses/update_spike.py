@@ -38,7 +38,7 @@ class UpdateSpike(Diagnosis[SpikeState]):
     Args:
         zscore: robust z of ln(norm) from which it is a spike, > 0.
         ratio: and norm over the window's median from which it is, > 1.
-        window: updates that it is compared with, >= 5.
+        window: updates that it is compared with, >= 5 and at most 100,000.
         warmup: updates before one is judged, >= 2.
     """
 
@@ -61,7 +61,7 @@ class UpdateSpike(Diagnosis[SpikeState]):
 
     zscore: float = Field(default=6.0, gt=0)
     ratio: float = Field(default=10.0, gt=1)
-    window: int = Field(default=50, ge=5)
+    window: int = Field(default=50, ge=5, le=100_000)
     warmup: int = Field(default=10, ge=2)
 
     def rests_when_quiet(self) -> bool:

@@ -42,7 +42,7 @@ class AdaGC(TrackedLimit):
             the average is the smallest norm that this left; steps, >= 1.
         release: an average below the rolling median of the norms as they came over this is put to the median, > 1; it
             would follow a higher level by 0.1 % a step, and may have begun with a norm of next to nothing.
-        window: steps of the rolling median, >= 10.
+        window: steps of the rolling median, >= 10 and at most 100,000.
         fallback: limit on the whole gradient during the warm-up, and on a parameter for findings that were not made
             against the run's own level, > 0.
     """
@@ -51,7 +51,7 @@ class AdaGC(TrackedLimit):
     beta: float = Field(default=0.98, gt=0, lt=1)
     warmup: int = Field(default=100, ge=1)
     release: float = Field(default=1.5, gt=1)
-    window: int = Field(default=50, ge=10)
+    window: int = Field(default=50, ge=10, le=100_000)
     fallback: float = Field(default=1.0, gt=0)
 
     @property

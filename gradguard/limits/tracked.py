@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
 
 from gradguard.limits.norm_sets import NormSets, Rows, WideArray
+from gradguard.registry import Options
 from gradguard.stats import FloatArray
 
 
@@ -19,10 +19,8 @@ BoolArray = npt.NDArray[np.bool_]
 CHECK_EVERY = 10  # steps between looks at whether the level has changed for good: a median of many rows takes a while
 
 
-class Limit(BaseModel):
+class Limit(Options):
     """A limit that follows the run. Its first field names its kind in a policy file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class TrackedLimit(Limit):

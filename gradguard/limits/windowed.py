@@ -35,14 +35,14 @@ class MedianTimes(Limit):
 
     Args:
         median_times: multiple, > 0.
-        window: steps of the rolling median, >= 2.
+        window: steps of the rolling median, >= 2 and at most 100,000.
         fallback: limit while there is no median yet, and for findings that were not made against one (a norm that
             overflowed, an update larger than the weights), > 0. With SGD the limit is then rather that whose update is
             5 % of the weights' norm, which knows the scale of the model.
     """
 
     median_times: float = Field(gt=0)
-    window: int = Field(default=50, ge=2)
+    window: int = Field(default=50, ge=2, le=100_000)
     fallback: float = Field(default=1.0, gt=0)
 
     def of(self, window: NormWindow, sets: Sequence[Rows]) -> WideArray:
@@ -63,7 +63,7 @@ class Percentile(Limit):
 
     Args:
         percentile: in (0, 100]; with 90 about one step in ten is clipped.
-        window: steps, >= 2.
+        window: steps, >= 2 and at most 100,000.
         fallback: limit while fewer than 5 norms are known, and for findings that were not made against the run's own
             level, > 0; see `MedianTimes`.
 
@@ -76,7 +76,7 @@ class Percentile(Limit):
     """
 
     percentile: float = Field(gt=0, le=100)
-    window: int = Field(default=200, ge=2)
+    window: int = Field(default=200, ge=2, le=100_000)
     fallback: float = Field(default=1.0, gt=0)
 
     def of(self, window: NormWindow, sets: Sequence[Rows]) -> WideArray:

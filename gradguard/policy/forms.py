@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny
+from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Remedy, Sink
 from gradguard.records import Verdict
-from gradguard.registry import Component, Registry
+from gradguard.registry import Component, Options, Registry
 
 
-class Block(BaseModel):
-    """A block of the policy file: frozen, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+class Block(Options):
+    """A block of the policy file."""
 
 
 class Always(Component):

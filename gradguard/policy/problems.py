@@ -157,6 +157,7 @@ def _follow(root: Node, location: Sequence[int | str], is_about_key: bool) -> _S
             models = frozenset().union(*(_models_of(field.annotation) for field in fields))
         else:
             union = union or node
+            models = frozenset(model for model in models if model.__name__ == part) or models
     node, models = _enter_component(node, models, label)
     return _Spot(node, models, label, union, is_inside or (is_about_key and union is not None))
 

@@ -44,6 +44,11 @@ class Rung(Block):
             raise ValueError("a rung needs `after` and `within`, or `if_outcome`, to say when it acts")
         if self.after is not None and self.within is None:
             raise ValueError("`after` needs `within`: so many actions in how many steps?")
+        if self.after is not None and self.within is not None and self.after > self.within:
+            raise ValueError(
+                f"a rule acts once a step at most, so {self.after} times within {self.within} never happens; "
+                f"`within` should be {self.after} or more"
+            )
         return self
 
     @field_serializer("do")
@@ -103,6 +108,18 @@ class Rule(Block):
                     )
             if self.escalate:
                 raise ValueError("a rule with `when: always` cannot escalate; give it a diagnosis")
+        return self
+
+    @model_validator(mode="after")
+    def _check_ladder(self) -> Rule:
+        for rung in self.escalate:
+            if rung.after is not None and rung.within is not None:
+                needed = rung.after * (self.cooldown + 1)
+                if needed > rung.within:
+                    raise ValueError(
+                        f"with `cooldown: {self.cooldown}` the rule cannot act {rung.after} times within {rung.within} "
+                        f"steps, so that rung never acts; `within` should be {needed} or more"
+                    )
         return self
 
     @model_validator(mode="after")

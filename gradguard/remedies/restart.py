@@ -56,8 +56,9 @@ class Restart(Remedy):
         step = target.stats.step
         is_restarted = snapshots.companions.has_schedule and not is_kept
         told = "restarts" if is_restarted else "goes on"
+        failed = f"; {snapshots.companions.not_restored}" if snapshots.companions.not_restored else ""
         return Change(
-            summary=f"restarted from the state before step {snapshot.step}; the learning-rate schedule {told}",
+            summary=f"restarted from the state before step {snapshot.step}; the learning-rate schedule {told}{failed}",
             before={"step": step},
             after={"step": snapshot.step, "steps_lost": step - snapshot.step, "schedule": told},
         )

@@ -39,12 +39,13 @@ class Rollback(Remedy):
         """
         snapshots = target.snapshots
         snapshot = target.go_back(snapshots.restore) if snapshots is not None else None
-        if snapshot is None:
+        if snapshots is None or snapshot is None:
             reason = snapshots.refusal if snapshots is not None else "the policy keeps no snapshots"
             raise Unavailable(f"there is no snapshot to roll back to: {reason or 'none was taken yet'}")
         step = target.stats.step
+        failed = f"; {snapshots.companions.not_restored}" if snapshots.companions.not_restored else ""
         return Change(
-            summary=f"rolled back {step - snapshot.step} steps, to the state before step {snapshot.step}",
+            summary=f"rolled back {step - snapshot.step} steps, to the state before step {snapshot.step}{failed}",
             before={"step": step},
             after={"step": snapshot.step, "steps_lost": step - snapshot.step},
         )

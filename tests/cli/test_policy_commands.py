@@ -52,7 +52,7 @@ def test_check_shows_what_narrows_a_rule_and_its_ladder() -> None:
     Path("p.yaml").write_text(
         "rules:\n- {when: {exploding_gradient: {ratio: 20}}, do: {rescale: {factor: 0.1}}, parameters: ['wte.*'],\n"
         "   min_severity: critical, cooldown: 7, budget: 9,\n"
-        "   budget_per_parameter: 3, escalate: [{after: 2, within: 5, do: [skip_step, notify]},\n"
+        "   budget_per_parameter: 3, escalate: [{after: 2, within: 16, do: [skip_step, notify]},\n"
         "     {if_outcome: no_effect, do: skip_step}, {if_outcome: [worse, no_effect], within: 90, do: skip_step},\n"
         "     {after: 4, within: 60, if_outcome: worse, do: stop}]}\n"
         "budget: 30\nbudget_within: 400\non_budget: record\n"
@@ -63,7 +63,7 @@ def test_check_shows_what_narrows_a_rule_and_its_ladder() -> None:
         "parameters wte.*",
         "severity critical and above",
         "do rescale {factor: 0.1}",
-        "2 in 5 steps skip_step + notify",
+        "2 in 16 steps skip_step + notify",
         "if no effect skip_step",
         "if worse or no effect in 90 steps skip_step",
         "4 in 60 steps if worse stop",

@@ -448,6 +448,7 @@ def test_how_gradients_are_sampled_is_one_of_three_words() -> None:
             "p.yaml:4:18: a rung needs `after` and `within`, or `if_outcome`, to say when it acts",
         ),
         ("{after: 3, do: stop}", "p.yaml:4:18: `after` needs `within`: so many actions in how many steps?"),
+        ("{after: 3, within: 2, do: stop}", "p.yaml:4:18: a rule acts once a step at most, so 3 times within 2 never"),
         ("{if_outcome: [], do: stop}", "p.yaml:4:18: a rung needs `after` and `within`, or `if_outcome`"),
         ("{if_outcome: no_efect, do: stop}", "did you mean 'no_effect'?"),
     ],
@@ -455,3 +456,47 @@ def test_how_gradients_are_sampled_is_one_of_three_words() -> None:
 def test_a_rung_that_does_not_say_when_it_acts_is_a_mistake_at_its_place(rung: str, problem: str) -> None:
     (found,) = problems_of(write(f"rules:\n- when: nonfinite\n  do: skip_step\n  escalate:   [  {rung}]\n"))
     assert problem in found
+
+
+def test_a_rung_that_the_cooldown_keeps_from_ever_acting_is_a_mistake() -> None:
+    rule = "rules:\n- {when: nonfinite, do: skip_step, cooldown: 20, escalate: [{after: 5, within: %d, do: stop}]}\n"
+    (found,) = problems_of(write(rule % 104))
+    assert "p.yaml:2:3: with `cooldown: 20` the rule cannot act 5 times within 104 steps" in found
+    assert "`within` should be 105 or more" in found
+    assert load_policy(write(rule % 105)).rules[0].cooldown == 20
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("budget: true\n", "p.yaml:1:9: 'budget' should be a whole number, got true"),
+        ("snapshots: {max_memory_share: true}\n", "p.yaml:1:31: 'max_memory_share' should be a number, got true"),
+        ("rules: [{when: always, do: {rescale: {factor: false}}}]\n", "'factor' should be a number, got false"),
+        ("rules: [{when: always, do: {clip_norm: {max_norm: true}}}]\n", "'max_norm' should be a number or a mapping"),
+        (
+            "rules: [{when: always, do: {clip_norm: {max_norm: {percentile: 90, window: true}}}}]\n",
+            "'window' should be a whole number, got true",
+        ),
+    ],
+)
+def test_a_truth_value_is_no_number(text: str, problem: str) -> None:
+    (found,) = problems_of(write(text))
+    assert problem in found
+
+
+def test_a_key_of_another_limit_is_told_with_the_keys_of_this_one() -> None:
+    text = "rules: [{when: always, do: {clip_norm: {max_norm: {percentile: 90, quantile: 0.9}}}}]\n"
+    (found,) = problems_of(write(text))
+    assert "unknown key 'quantile'; known: fallback, percentile, window" in found
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "{when: always, do: {clip_norm: {max_norm: {percentile: 90, window: 1000000000}}}}",
+        "{when: {loss_spike: {window: 1000000000}}, do: notify}",
+    ],
+)
+def test_a_window_that_would_take_all_memory_is_refused(rule: str) -> None:
+    (found,) = problems_of(write(f"rules: [{rule}]\n"))
+    assert "'window' should be less than or equal to 100000, got 1000000000" in found
