@@ -7,6 +7,8 @@ from collections.abc import Callable
 from gradguard.intervention import Intervening
 from gradguard.judgement import Judgement
 from gradguard.policy.schema import Policy
+from gradguard.records import Event
+from gradguard.snapshots import Snapshots
 from gradguard.stats import StepStats
 from gradguard.target import Target
 
@@ -33,6 +35,7 @@ class Periodic:
         self._outcomes = intervening.outcomes
         self.next_probe = 1
         self.next_due = 0
+        self._is_refused = False  # the last snapshot that was due could not be taken
 
     def probe_at(self, step: int) -> None:
         """Take the next probe after `step` steps."""
@@ -58,13 +61,21 @@ class Periodic:
         if snapshots is not None:
             snapshots.confirm(step)
             if step >= snapshots.next_step and not self._target.is_skipped and not stats.bad_state:
-                snapshots.take(step, judgement.state_dict())
+                self._take_snapshot(snapshots, step, judgement)
         if step >= self._outcomes.next_due:
             losses = list(judgement.losses[self._policy.horizon].values)
             self._intervening.take(self._outcomes.collect(step, losses, judgement.num_losses))
         self.next_due = min(self.next_probe, self._outcomes.next_due)
         if snapshots is not None:
             self.next_due = min(self.next_due, snapshots.next_due(step))
+
+    def _take_snapshot(self, snapshots: Snapshots, step: int, judgement: Judgement) -> None:
+        """Save the present state; that it cannot be saved is told once, until one is saved again."""
+        is_taken = snapshots.take(step, judgement.state_dict())
+        if snapshots.refusal and not self._is_refused:
+            message = f"no state to roll back to was saved at step {step}: {snapshots.refusal}"
+            self._intervening.recorder.write(Event(step=step, event="snapshot_refused", message=message))
+        self._is_refused = bool(snapshots.refusal) if not is_taken else False
 
     def give_up(self, step: int, judgement: Judgement) -> None:
         """Write down that the run ends before the judgements that still wait."""

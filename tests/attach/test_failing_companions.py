@@ -49,4 +49,6 @@ def test_a_rollback_holds_although_something_handed_over_fails(fails_at: str, re
     assert action.remedy == remedy
     assert ("also['mine'] could not be put back" in action.change.summary) == (fails_at == "load")
     assert all(bool(param.isfinite().all()) for param in model.parameters())
-    assert not [record for record in guard.records if getattr(record, "event", "") == "internal_error"]
+    events = [record.event for record in guard.records if record.kind == "event"]
+    assert "internal_error" not in events
+    assert events.count("snapshot_refused") == (fails_at == "save")

@@ -414,11 +414,11 @@ class Reference:
 
 
 CONDITIONS = st.one_of(
-    st.tuples(st.integers(1, 3), st.integers(1, 30), st.just(())),
+    st.tuples(st.integers(1, 3), st.integers(3, 30), st.just(())),
     st.tuples(
         st.none(), st.one_of(st.none(), st.integers(1, 40)), st.sampled_from([("no_effect",), ("worse", "helped")])
     ),
-    st.tuples(st.integers(1, 3), st.integers(1, 30), st.just(("no_effect", "worse"))),
+    st.tuples(st.integers(1, 3), st.integers(3, 30), st.just(("no_effect", "worse"))),
 )
 
 
