@@ -58,14 +58,15 @@ def main(
     )
     steps = QUICK_STEPS if quick else NUM_STEPS
     known = load(out.read_bytes()) if resume and out is not None and out.exists() else []
-    runs = [run for run in known if run.key in tasks and run.steps == steps]
+    runs = [run for run in known if run.steps == steps]
     done = {run.key for run in runs}
+    order = {key: place for place, key in enumerate(tasks)}
     started = time.perf_counter()
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=len(tasks), completed=len(runs))
+        task = bar.add_task("", total=len(tasks), completed=len(done & order.keys()))
         for run in run_all([key for key in tasks if key not in done], steps, jobs):
             runs.append(run)
-            runs.sort(key=lambda own: tasks.index(own.key))
+            runs.sort(key=lambda own: order.get(own.key, -1))  # those that were not asked for stay, in front
             if out is not None:
                 _write(out, dump(runs))
             bar.update(task, advance=1, description=f"{run.task} {run.condition} {run.entrant}")

@@ -65,7 +65,7 @@ def gpt(seed: int) -> Training:
     """Return a pre-norm GPT of two blocks over bytes, with AdamW."""
     torch.manual_seed(seed)
     model = GPT(VOCABULARY, CONTEXT, width=64, num_layers=2)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.95))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95))
     return _on_text(model, optimizer, "blocks.0", batch_size=8, seed=seed)
 
 
