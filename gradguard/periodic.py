@@ -8,7 +8,7 @@ from gradguard.intervention import Intervening
 from gradguard.judgement import Judgement
 from gradguard.policy.schema import Policy
 from gradguard.records import Event
-from gradguard.snapshots import Snapshots
+from gradguard.snapshots import NOT_FINITE, Snapshots
 from gradguard.stats import StepStats
 from gradguard.target import Target
 
@@ -70,12 +70,13 @@ class Periodic:
             self.next_due = min(self.next_due, snapshots.next_due(step))
 
     def _take_snapshot(self, snapshots: Snapshots, step: int, judgement: Judgement) -> None:
-        """Save the present state; that it cannot be saved is told once, until one is saved again."""
-        is_taken = snapshots.take(step, judgement.state_dict())
-        if snapshots.refusal and not self._is_refused:
+        """Save the present state; want of memory, of a disk or of a companion is told once, a bad state elsewhere."""
+        snapshots.take(step, judgement.state_dict())
+        is_refused = bool(snapshots.refusal) and not snapshots.refusal.endswith(NOT_FINITE)
+        if is_refused and not self._is_refused:
             message = f"no state to roll back to was saved at step {step}: {snapshots.refusal}"
             self._intervening.recorder.write(Event(step=step, event="snapshot_refused", message=message))
-        self._is_refused = bool(snapshots.refusal) if not is_taken else False
+        self._is_refused = is_refused
 
     def give_up(self, step: int, judgement: Judgement) -> None:
         """Write down that the run ends before the judgements that still wait."""

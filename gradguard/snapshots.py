@@ -20,6 +20,7 @@ from gradguard.state_copy import tensors_in
 
 
 CONFIRM_AFTER = 10  # quiet steps after which a snapshot counts as taken before a fault, which may show late
+NOT_FINITE = "is not finite"  # ends a refusal of a bad state
 ASIDE_STEPS = 50  # steps for which the state that a rollback replaced can be brought back
 
 Kept = Snapshot | SnapshotFile
@@ -109,7 +110,7 @@ class Snapshots:
             bad = ["the optimizer's state"]
         if not bad:
             bad = [name for name, tensors in also.items() if nonfinite_tensors(tensors)]
-        return f"{bad[0]} is not finite" if bad else ""
+        return f"{bad[0]} {NOT_FINITE}" if bad else ""
 
     def take(
         self, step: int, windows: dict[str, Any], is_confirmed: bool = False, bad: Sequence[str] | None = None
