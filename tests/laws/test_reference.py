@@ -21,6 +21,7 @@ from gradguard.diagnoses import exploding_gradient as exploding_module
 from gradguard.record.statistics import Flag
 
 
+WITHIN = 10  # steps in which the rule must have acted twice before it climbs
 WINDOW = {"window": 12, "warmup": 8}
 LARGEST = 1e18  # what float32 can square
 
@@ -105,7 +106,7 @@ class SlowGuard:
             return ("withheld", "tame", 0, "clip_norm", "cooldown")
         self.num_clips += 1
         self.last_clip = step
-        if len([past for past in self.clips if step - past <= 5]) >= 2:
+        if len([past for past in self.clips if step - past <= WITHIN]) >= 2:
             self.clips = []
             return ("intervention", "tame", 1, "notify", "escalated")
         self.clips.append(step)
@@ -124,7 +125,7 @@ def policy(cooldown, budget, always):
         "do": {"clip_norm": {"max_norm": {"median_times": 3, "window": 12}}},
         "cooldown": cooldown,
         "budget": budget,
-        "escalate": [{"after": 2, "within": 5, "do": "notify"}],
+        "escalate": [{"after": 2, "within": WITHIN, "do": "notify"}],
     }
     rules = [
         {"name": "drop", "when": "nonfinite", "do": "skip_step"},
