@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gradguard.records import Finding
+from gradguard.registry import Options
 
 
-class AimAt(BaseModel):
+class AimAt(Options):
     """A factor that brings the statistic of a finding to a value, if it is proportional to what is scaled.
 
     The update ratio is proportional to the learning rate, for SGD and Adam alike.
@@ -21,14 +22,12 @@ class AimAt(BaseModel):
         at_most: nor above, > 0.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    aim_at: float = Field(gt=0, allow_inf_nan=False)
-    at_least: float = Field(default=1e-2, gt=0, allow_inf_nan=False)
-    at_most: float = Field(default=1e4, gt=0, allow_inf_nan=False)
+    aim_at: float = Field(gt=0)
+    at_least: float = Field(default=1e-2, gt=0)
+    at_most: float = Field(default=1e4, gt=0)
 
 
-Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)] | AimAt
+Factor = Annotated[float, Field(gt=0)] | AimAt
 
 
 def resolve_factor(factor: float | AimAt, finding: Finding | None) -> float | None:

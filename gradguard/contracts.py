@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 from gradguard.errors import GradguardError
@@ -235,5 +235,3 @@ class Sink(Component):
 DIAGNOSES: Registry[type[Diagnosis[Any]]] = Registry("diagnosis", "gradguard.diagnoses")
 REMEDIES: Registry[type[Remedy]] = Registry("remedy", "gradguard.remedies")
 SINKS: Registry[type[Sink]] = Registry("sink", "gradguard.sinks")
-
-NotifyFunction = Callable[[Finding], None]

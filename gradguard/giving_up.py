@@ -12,6 +12,7 @@ from gradguard.records import Event, Finding, Verdict
 from gradguard.sharded import is_sharded
 from gradguard.tally import Tally
 from gradguard.tensor_file import write_tensors
+from gradguard.verdict import WORDS
 
 
 if TYPE_CHECKING:
@@ -97,10 +98,9 @@ def _times(times: int) -> str:
 
 
 def _verdict(verdicts: Mapping[Verdict, int]) -> str:
-    words: dict[Verdict, str] = {"helped": "helped", "no_effect": "no effect", "worse": "worse", "unknown": "not known"}
     if len(verdicts) <= 1:
-        return words[next(iter(verdicts), "unknown")]
-    return ", ".join(f"{verdicts[name]} {phrase}" for name, phrase in words.items() if name in verdicts)
+        return WORDS[next(iter(verdicts), "unknown")]
+    return ", ".join(f"{verdicts[name]} {phrase}" for name, phrase in WORDS.items() if name in verdicts)
 
 
 def _what_next(finding: Finding) -> str:

@@ -22,6 +22,7 @@ from gradguard.flat_moments import flat_moments
 from gradguard.functional import dense_values, whole
 from gradguard.gradient_extents import (
     PIECE,
+    extent_of,
     extent_of_piece,
     extremes,
     join_extents,
@@ -152,9 +153,7 @@ def _sampled(
     positions = {numel: sample_positions(numel, step, num_sampled, device) for numel in {t.numel() for t in tensors}}
     extents = []
     for row, entries in zip(table, tensors, strict=True):  # one tensor after the other: the sample finds it cached
-        extents.append(
-            extremes(entries) if has_norms else join_extents([extent_of_piece(p) for p in pieces_of(entries)])
-        )
+        extents.append(extremes(entries) if has_norms else extent_of(entries))
         row.copy_(entries.index_select(0, positions[entries.numel()]))
     return table, torch.stack(extents)
 

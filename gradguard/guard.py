@@ -37,7 +37,7 @@ from gradguard.snapshots import Snapshots
 from gradguard.step_report import StepReport
 
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 class Guard:

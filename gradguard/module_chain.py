@@ -16,7 +16,6 @@ from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd, _Av
 from gradguard.activation_places import kind_of
 
 
-Layer = nn.Linear | _ConvNd
 LAYERS = (nn.Linear, _ConvNd)
 UNIT_BY_UNIT = (_DropoutNd, nn.Identity, _MaxPoolNd, _AvgPoolNd, _AdaptiveMaxPoolNd, _AdaptiveAvgPoolNd)
 

@@ -132,7 +132,7 @@ class Monitor:
                     numbers = _numpy(torch.cat([self._norms(grads), loss.reshape(1)]))
                     stats.levels[1:] = numbers[:-1]
                     stats.loss, loss = float(numbers[-1]), None
-            except (TypeError, NotImplementedError, RuntimeError):  # a None or a sparse gradient is among them
+            except (TypeError, RuntimeError):  # a None or a sparse gradient is among them
                 self._is_sometimes_absent = True
                 self._measure_any(grads, stats)
         if loss is not None:
@@ -148,7 +148,7 @@ class Monitor:
             return None
         try:
             return _numpy(self._norms([param.grad for param in self.params]))
-        except (TypeError, NotImplementedError, RuntimeError):  # as in `measure`
+        except (TypeError, RuntimeError):  # as in `measure`
             return None
 
     def _norms(self, grads: list[Tensor | None]) -> Tensor:
@@ -225,7 +225,7 @@ class Monitor:
         if self._is_uniform and not self._is_sometimes_absent:
             try:
                 return self._every_row, self._norms(grads)
-            except (TypeError, NotImplementedError, RuntimeError):  # a None or a sparse gradient is among them
+            except (TypeError, RuntimeError):  # a None or a sparse gradient is among them
                 self._is_sometimes_absent = True
         rows = [row for row, grad in enumerate(grads) if grad is not None]
         parts = device_norms([grad for grad in grads if grad is not None])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from gradguard.records import Finding, Intervention, Outcome, Verdict
-from gradguard.verdict import Level, judge, tolerance
+from gradguard.verdict import Level, judge, outcome
 
 
 @dataclass
@@ -149,17 +148,7 @@ def _level_since(entry: Pending, losses: Sequence[float], num_losses: int) -> Le
 
 
 def _judged(entry: Pending, step: int, verdict: Verdict, reason: str, after: Level) -> Judged:
-    before = entry.before
-    record = Outcome(
-        step=step,
-        of=entry.seq,
-        verdict=verdict,
-        recurrences=entry.recurrences,
-        last_seen=entry.last_seen,
-        loss_before=before.median if math.isfinite(before.median) else None,
-        loss_after=after.median if math.isfinite(after.median) else None,
-        loss_noise=tolerance(before, after.count) if math.isfinite(before.median) else None,
-        horizon=step - entry.step,
-        reason=reason,
-    )
+    levels = entry.before, after
+    told = verdict, reason
+    record = outcome(entry.seq, step, step - entry.step, levels, told, entry.recurrences, entry.last_seen)
     return Judged(entry, record)

@@ -8,9 +8,6 @@ from typing import Any
 from gradguard.records import Verdict
 
 
-VERDICTS: tuple[Verdict, ...] = ("helped", "no_effect", "worse", "unknown")
-
-
 class Tally:
     """Counts interventions by diagnosis and remedy.
 

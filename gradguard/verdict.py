@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from gradguard.records import Verdict
+from gradguard.records import Outcome, Verdict
+from gradguard.running import MAD_TO_SIGMA
 
 
 LEAST = 3  # losses from which a level can be told
@@ -16,7 +17,7 @@ ERRORS = 3.0  # standard errors of the difference of two medians that chance exp
 WORSE = 4.0  # times the rise that chance explains: from there on the run is worse off
 FEW = 0.4  # share of the steps: what comes back on fewer of them is passed over and the run goes on
 MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, sqrt(pi / 2), for a normal distribution
-MAD_TO_SIGMA = 1.4826
+WORDS: dict[Verdict, str] = {"helped": "helped", "no_effect": "no effect", "worse": "worse", "unknown": "not known"}
 
 
 @dataclass(frozen=True)
@@ -102,3 +103,39 @@ def judge(before: Level, after: Level, recurrences: int, horizon: int) -> tuple[
     if (is_rare and rise <= noise) or rise < -noise:
         return "helped", told
     return "no_effect", told
+
+
+def outcome(
+    of: int,
+    step: int,
+    horizon: int,
+    levels: tuple[Level, Level],
+    judged: tuple[Verdict, str],
+    recurrences: int,
+    last_seen: int | None,
+) -> Outcome:
+    """Return a judgement as a record.
+
+    Args:
+        of: `seq` of what is judged.
+        step: at which it is judged.
+        horizon: steps since.
+        levels: the loss before and since.
+        judged: verdict and sentence, as `judge` returns them.
+        recurrences: findings of the same diagnosis since.
+        last_seen: step of the last of these.
+    """
+    before, after = levels
+    is_known = math.isfinite(before.median)
+    return Outcome(
+        step=step,
+        of=of,
+        verdict=judged[0],
+        recurrences=recurrences,
+        last_seen=last_seen,
+        loss_before=before.median if is_known else None,
+        loss_after=after.median if math.isfinite(after.median) else None,
+        loss_noise=tolerance(before, after.count) if is_known else None,
+        horizon=horizon,
+        reason=judged[1],
+    )

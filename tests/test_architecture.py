@@ -48,11 +48,11 @@ FLOORS = (
         "rank_test",
     },
     {"registry"},
-    {"trigger", "verdict"},
+    {"trigger", "running"},
+    {"verdict"},
     {
         "contracts",
         "functional",
-        "running",
         "group_factor",
         "optimizer_state",
         "aimed_factor",

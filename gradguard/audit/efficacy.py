@@ -11,7 +11,7 @@ import numpy as np
 
 from gradguard.record.statistics import Flag
 from gradguard.records import Finding, Frozen, Outcome, Verdict
-from gradguard.verdict import Level, judge, tolerance
+from gradguard.verdict import Level, judge, outcome
 
 
 if TYPE_CHECKING:
@@ -81,16 +81,16 @@ def _left_alone(run: Run) -> list[Finding]:
 
 
 def _row(key: tuple[str, str], outcomes: Sequence[Outcome | None], losses: _Losses) -> Efficacy:
-    judged = [outcome for outcome in outcomes if outcome is not None]
+    judged = [one for one in outcomes if one is not None]
     counts: dict[Verdict, int] = {"helped": 0, "no_effect": 0, "worse": 0, "unknown": 0}
-    for outcome in judged:
-        counts[outcome.verdict] += 1
+    for one in judged:
+        counts[one.verdict] += 1
     changes = [
-        (outcome.loss_after - outcome.loss_before) / abs(outcome.loss_before)
-        for outcome in judged
-        if outcome.loss_after is not None and outcome.loss_before
+        (one.loss_after - one.loss_before) / abs(one.loss_before)
+        for one in judged
+        if one.loss_after is not None and one.loss_before
     ]
-    recovered = [steps for outcome in judged if (steps := losses.steps_to_recover(outcome)) is not None]
+    recovered = [steps for one in judged if (steps := losses.steps_to_recover(one)) is not None]
     return Efficacy(
         diagnosis=key[0],
         remedy=key[1],
@@ -112,11 +112,8 @@ class _Losses:
         columns = run.statistics
         skipped = (columns["flags"] & (Flag.SKIPPED_BY_GUARD | Flag.SKIPPED_BY_SCALER)) != 0
         loss = np.where(skipped, np.nan, columns["loss"])
-        steps = columns["step"]
-        last = {int(step): index for index, step in enumerate(steps)}
-        order = sorted(last)
-        self.steps = np.array(order, dtype=np.int64)
-        self.loss = np.array([loss[last[step]] for step in order], dtype=np.float64)
+        self.steps, from_end = np.unique(columns["step"][::-1], return_index=True)
+        self.loss = loss[::-1][from_end]
         self.horizon = int(run.policy.get("horizon", HORIZON))
         self.found: dict[str, list[int]] = {}
         for finding in run.findings:
@@ -128,14 +125,14 @@ class _Losses:
         part = self.loss[low:high]
         return [float(loss) for loss in part[np.isfinite(part)]]
 
-    def steps_to_recover(self, outcome: Outcome) -> int | None:
+    def steps_to_recover(self, judged: Outcome) -> int | None:
         """Return after how many steps the loss was back, None when it was not or that is not known."""
-        if outcome.verdict != "helped" or outcome.loss_before is None or outcome.loss_noise is None:
+        if judged.verdict != "helped" or judged.loss_before is None or judged.loss_noise is None:
             return None
-        done_at = outcome.step - outcome.horizon
-        start = (outcome.last_seen if outcome.last_seen is not None else done_at) + 1
-        low, high = np.searchsorted(self.steps, [start, outcome.step])
-        back = np.flatnonzero(self.loss[low:high] <= outcome.loss_before + outcome.loss_noise)
+        done_at = judged.step - judged.horizon
+        start = (judged.last_seen if judged.last_seen is not None else done_at) + 1
+        low, high = np.searchsorted(self.steps, [start, judged.step])
+        back = np.flatnonzero(self.loss[low:high] <= judged.loss_before + judged.loss_noise)
         return int(self.steps[low + back[0]]) - done_at if len(back) else None
 
     def judge(self, finding: Finding) -> Outcome | None:
@@ -147,16 +144,5 @@ class _Losses:
         again = found[bisect_right(found, step) : bisect_right(found, end)]
         before = Level.of(self.between(step - self.horizon, step))
         after = Level.of(self.between(step + 1, end + 1))
-        verdict, reason = judge(before, after, len(again), self.horizon)
-        return Outcome(
-            step=end,
-            of=-1,
-            verdict=verdict,
-            recurrences=len(again),
-            last_seen=again[-1] if again else None,
-            loss_before=None if np.isnan(before.median) else before.median,
-            loss_after=None if np.isnan(after.median) else after.median,
-            loss_noise=None if np.isnan(before.median) else tolerance(before, after.count),
-            horizon=self.horizon,
-            reason=reason,
-        )
+        judged = judge(before, after, len(again), self.horizon)
+        return outcome(-1, end, self.horizon, (before, after), judged, len(again), again[-1] if again else None)

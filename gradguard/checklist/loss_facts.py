@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradguard.checklist.batch import Batch
 from gradguard.checklist.facts import Loss, Output
-from gradguard.checklist.loss_kind import by_behaviour, by_type, class_scores
+from gradguard.checklist.loss_kind import by_behaviour, class_scores
 from gradguard.checklist.statistics import dense, describe
 
 
@@ -79,12 +79,6 @@ def bad_labels(loss: Loss, loss_fn: object, output: Tensor, target: Tensor, num_
     ignored = int(getattr(loss_fn, "ignore_index", -100))
     outside = labels[((labels < 0) | (labels >= classes)) & (labels != ignored)]
     return tuple(torch.unique(outside)[:8].tolist())
-
-
-def loss_kind(batch: Batch, output: Any) -> Loss:
-    """Return what is known of the loss before it is called with the model's output."""
-    kind, reduction = by_type(batch.loss_fn)
-    return Loss(kind=kind, reduction=reduction)
 
 
 def react(loss: Loss, batch: Batch, output: Tensor, target: Tensor) -> None:

@@ -9,7 +9,6 @@ from gradguard.checklist.finding import PreflightFinding
 from gradguard.input_scale import MAX_STD
 
 
-CLASSIFICATION = ("cross_entropy", "nll")
 REGRESSION = ("mse", "l1")
 ENOUGH = 16  # samples from which on a single label is odd
 

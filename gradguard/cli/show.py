@@ -15,10 +15,10 @@ from gradguard.audit.step import ParameterNorms, StepReport, StepRow, describe_s
 from gradguard.cli.render import console, facts, number, table, text
 from gradguard.record.encode import to_json
 from gradguard.records import AnyRecord, Event, Finding, Intervention, Outcome, Withheld
+from gradguard.verdict import WORDS
 
 
 REASONS = {"fired": "fired", "escalated": "escalated", "gave_up": "gave up: the budget of the run is spent"}
-OUTCOMES = {"helped": "helped", "no_effect": "no effect", "worse": "worse", "unknown": "not known"}
 
 
 def show(
@@ -147,7 +147,7 @@ def _evidence(finding: Finding) -> list[tuple[str, str]]:
 def _judged(outcome: Outcome | None) -> str:
     if outcome is None:
         return "not judged (yet)"
-    return f"{OUTCOMES[outcome.verdict]}: {outcome.reason}".rstrip()
+    return f"{WORDS[outcome.verdict]}: {outcome.reason}".rstrip()
 
 
 def _value(value: float | str | None) -> str:

@@ -29,8 +29,8 @@ class Reinitialize(Remedy):
         seed: of the fresh values, together with the step, >= 0.
 
     Recurrent weights become orthogonal, embeddings normal, biases 0, normalisation layers 1 and 0 with the running
-    statistics of the start. Parameters that
-    belong to no layer of torch's own are left alone. The step is dropped: its gradients are those of the old weights.
+    statistics of the start. Parameters that belong to no layer of torch's own are left alone. The step is dropped: its
+    gradients are those of the old weights.
     """
 
     name = "reinitialize"

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import gradguard
+from gradguard.guard import STATE_VERSION
 
 
 def linear():
@@ -128,7 +129,9 @@ def test_any_one_number_is_a_loss(loss):
     assert not guard.last.skipped
 
 
-@pytest.mark.parametrize("state", [{}, {"version": 99}, {"version": 1, "parameters": ["other.weight", "other.bias"]}])
+@pytest.mark.parametrize(
+    "state", [{}, {"version": 99}, {"version": STATE_VERSION, "parameters": ["other.weight", "other.bias"]}]
+)
 def test_a_foreign_state_is_refused_and_nothing_is_changed(state):
     model = linear()
     optimizer = sgd(model)
