@@ -14,7 +14,8 @@ from gradguard.registry import Options
 class AimAt(Options):
     """A factor that brings the statistic of a finding to a value, if it is proportional to what is scaled.
 
-    The update ratio is proportional to the learning rate, for SGD and Adam alike.
+    The update ratio is proportional to the learning rate, for SGD and Adam alike. A finding that is a consequence of
+    something else is no measure to aim by: where the gradient vanishes, a larger rate is no cure.
 
     Args:
         aim_at: value that the statistic is to have, > 0, in its own unit.
@@ -31,7 +32,7 @@ Factor = Annotated[float, Field(gt=0)] | AimAt
 
 
 def resolve_factor(factor: float | AimAt, finding: Finding | None) -> float | None:
-    """Return a factor as a number; None when the finding has no positive value to start from.
+    """Return a factor as a number; None when the finding has no positive value, or one that something else made.
 
     Example:
         >>> found = Finding(diagnosis="update_ratio", step=100, value=3e-7)
@@ -41,6 +42,6 @@ def resolve_factor(factor: float | AimAt, finding: Finding | None) -> float | No
     if not isinstance(factor, AimAt):
         return factor
     value = math.nan if finding is None or finding.value is None else float(finding.value)
-    if not 0.0 < value < math.inf:
+    if finding is None or finding.follows is not None or not 0.0 < value < math.inf:
         return None
     return min(max(factor.aim_at / value, factor.at_least), factor.at_most)

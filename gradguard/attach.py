@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -143,11 +144,13 @@ def _tell(guard: Guard, model: nn.Module, monitor: Monitor, name: str | None) ->
     snapshots = guard.snapshots
     notes = []
     if snapshots is not None:
+        last = policy.needs_start_until()
+        until = f", one fewer after step {last}" if 0 < last < math.inf else ""
         notes.append(
             f"rollback unavailable: {snapshots.refusal}"
             if snapshots.good is None
             else f"snapshots take {snapshots.nbytes / 1e6:.3g} MB each and more once the optimizer has state, "
-            f"{snapshots.num_copies} at a time {'in memory' if snapshots.folder is None else 'on disk'}"
+            f"{snapshots.num_copies} at a time {'in memory' if snapshots.folder is None else 'on disk'}{until}"
         )
     armed = {rule.when.name: warmup for rule in policy.rules if (warmup := getattr(rule.when, "warmup", 0))}
     if armed:

@@ -95,6 +95,8 @@ def _reason(rule: Rule, stats: StepStats) -> str:
     beyond = [r for r in urgent if r.timing == "now" and r.device_limit(stats, True) is None]
     if beyond:
         return f"uses {beyond[0].name!r}, which must see the gradients"
+    if rule.unless_follows:
+        return f"asks what a finding follows, and uses {urgent[0].name!r}"
     if rule.budget_per_parameter is not None:
         return f"has a budget for each parameter, and uses {urgent[0].name!r}"
     if rule.parameters is not None:

@@ -24,6 +24,7 @@ from gradguard.row_spread import row_spreads
 from gradguard.sharded import is_sharded
 from gradguard.stats import ABSENT, FloatArray, ParameterTable, StepStats
 from gradguard.transfer import Transfer
+from gradguard.weight_decay import shrinkage
 
 
 FLOAT64_MAX = float(np.finfo(np.float64).max)
@@ -256,7 +257,7 @@ class Monitor:
         """Sample what is too dear for every step: weight norms, and whether parameters and buffers are finite.
 
         Args:
-            stats: its `weight_norms`, `sgd_reach` and `bad_state` are written.
+            stats: its `weight_norms`, `sgd_reach`, `shrinkage` and `bad_state` are written.
         """
         looked = self.finite_check.look()
         self._read_probe(stats, looked, grad_norms(looked.tensors))
@@ -282,6 +283,7 @@ class Monitor:
         usual = math.sqrt(2.0 * sum(shape[0] for shape in self.table.shapes if len(shape) >= 2))  # He initialisation
         if isinstance(self.optimizer, torch.optim.SGD) and 0 < total < math.inf:
             stats.sgd_reach = max(total, usual)
+        stats.shrinkage = shrinkage(self.optimizer)
         stats.bad_state = self.finite_check.bad(looked, norms)
 
     def read_spreads(self, stats: StepStats) -> None:

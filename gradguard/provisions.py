@@ -46,7 +46,7 @@ def provide(pipeline: Pipeline, companions: Companions | None) -> None:
             options.max_memory_share,
             pipeline.monitor.finite_check,
             keep=options.keep,
-            keeps_start="start" in needs,
+            keeps_start=policy.needs_start_until(),
             companions=companions,
             folder=directory.path / SNAPSHOTS_FOLDER if directory is not None and options.where == "disk" else None,
         )

@@ -17,7 +17,17 @@ SEVERITIES: tuple[Severity, ...] = ("info", "warn", "critical")
 
 Reason = Literal["fired", "escalated", "gave_up"]
 WithheldReason = Literal[
-    "dry_run", "cooldown", "budget", "warmup", "no_rule", "superseded", "below_severity", "unavailable", "failed"
+    "dry_run",
+    "cooldown",
+    "budget",
+    "warmup",
+    "no_rule",
+    "superseded",
+    "below_severity",
+    "too_late",
+    "consequence",
+    "unavailable",
+    "failed",
 ]
 Verdict = Literal["helped", "no_effect", "worse", "unknown"]
 Number = float | int | None

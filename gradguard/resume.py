@@ -27,6 +27,7 @@ def dump(pipeline: Pipeline) -> dict[str, Any]:
         "scale": pipeline.scale.state_dict(),
         "weight_norms": pipeline.stats.weight_norms,
         "sgd_reach": pipeline.stats.sgd_reach,
+        "shrinkage": pipeline.stats.shrinkage,
         "bad_state": list(pipeline.stats.bad_state),
         "next_probe": periodic.next_probe,
         "next_due": periodic.next_due,
@@ -68,7 +69,7 @@ def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
     target.end_step()
     pipeline.scale.load_state_dict(plain["scale"])
     stats.weight_norms = np.array(plain["weight_norms"], dtype=np.float32)
-    stats.sgd_reach = plain["sgd_reach"]
+    stats.sgd_reach, stats.shrinkage = plain["sgd_reach"], plain["shrinkage"]
     stats.bad_state = tuple(plain["bad_state"])
     periodic.next_probe, periodic.next_due = plain["next_probe"], plain["next_due"]
     pipeline.monitor.read_spreads(stats)

@@ -39,7 +39,7 @@ class Snapshots:
         max_memory_share: none is taken in memory that would need more than this share of what is free.
         finite_check: tells what must not be saved; None for one of its own.
         keep: size of the ring, >= 1.
-        keeps_start: the first state is kept for as long as there is one.
+        keeps_start: step up to which the first state is kept; 0 for not at all, infinite for as long as there is one.
         companions: what is saved beside model and optimizer; None for nothing.
         folder: where snapshots are written to; None keeps them in host memory.
 
@@ -59,7 +59,7 @@ class Snapshots:
         finite_check: FiniteCheck | None = None,
         *,
         keep: int = 1,
-        keeps_start: bool = False,
+        keeps_start: float = 0,
         companions: Companions | None = None,
         folder: Path | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class Snapshots:
         self._keeps_start = keeps_start
         self.companions = Companions(optimizer) if companions is None else companions
         self.folder = folder
-        self.num_copies = keep + 1 + keeps_start
+        self.num_copies = keep + 1 + (keeps_start > 0)
         self._ring: list[Kept] = []  # oldest first
         self._start: Kept | None = None
         self._pending: Kept | None = None
@@ -140,7 +140,7 @@ class Snapshots:
         if is_confirmed:
             self._let_go(*[old for old in self._ring if old is not self._start], self._start)
             self._ring, self._is_used = [kept], False
-            self._start = kept if self._keeps_start else None
+            self._start = kept if step < self._keeps_start else None
         else:
             self._pending = kept
         return True
@@ -166,6 +166,9 @@ class Snapshots:
 
     def confirm(self, step: int) -> None:
         """Count the waiting snapshot as good if it has been quiet since; the oldest of a full ring makes room."""
+        if step > self._keeps_start and (start := self._start) is not None:
+            self._start = None
+            self._let_go(start if start not in self._ring else None)
         if self._pending is not None and step >= self._pending.step + CONFIRM_AFTER:
             self._ring.append(self._pending)
             self._pending = self._aside = None
@@ -285,14 +288,13 @@ class Snapshots:
         good = state["good"]
         saved = [self._load(item) for item in good[-self._keep :]]
         self._ring = [kept for kept in saved if kept is not None]
-        if self._keeps_start and state["starts_ring"]:
+        if self._keeps_start > 0 and state["starts_ring"]:
             self._start = saved[0] if len(saved) == len(good) else self._load(good[0])
-        elif self._keeps_start:
+        elif self._keeps_start > 0:
             self._start = self._load(state["start"])
         self._pending = self._load(state["pending"])
         self._aside = Snapshot.from_state_dict(state["aside"]) if state["aside"] is not None else None
-        self._is_used = bool(state["is_used"])
-        self.next_step = int(state["next_step"])
+        self._is_used, self.next_step = bool(state["is_used"]), int(state["next_step"])
 
     def _load(self, state: dict[str, Any] | None) -> Kept | None:
         return self._store(Snapshot.from_state_dict(state)) if state is not None else None

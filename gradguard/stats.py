@@ -68,6 +68,7 @@ class StepStats:
             start, over the size of the entries; NaN for weights of zero and parameters of fewer than two dimensions.
         sgd_reach: norm of all weights at the last sample when the optimizer is SGD, whose update is lr times the
             gradient; infinite for optimizers that normalise the gradient, and while the weights are zero.
+        shrinkage: largest share of a weight that weight decay takes off per step at the last sample; 0 when unknown.
         bad_state: names of parameters and buffers that were found non-finite at this step.
         is_stale: gradients were not reset since the last step.
         num_microbatches: backward passes that were accumulated for this step, where they are counted, else 0.
@@ -111,6 +112,7 @@ class StepStats:
         "overflowed",
         "scaler_skips",
         "sgd_reach",
+        "shrinkage",
         "step",
         "trackers",
         "updates",
@@ -161,6 +163,7 @@ class StepStats:
         self.weight_norms: FloatArray = np.full(num_parameters, np.nan, dtype=np.float32)
         self.weight_spreads: FloatArray = np.full(num_parameters, np.nan, dtype=np.float32)
         self.sgd_reach = float("inf")
+        self.shrinkage = 0.0
         self.bad_state: tuple[str, ...] = ()
         self.is_late = False
         self.is_plain = False

@@ -43,6 +43,7 @@ FLOORS = (
         "probe_stats",
         "input_scale",
         "weight_scale",
+        "weight_decay",
         "signal_trend",
         "checklist.facts",
         "rank_test",

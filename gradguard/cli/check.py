@@ -87,6 +87,10 @@ def rule_lines(rule: Rule) -> list[tuple[str, str]]:
         lines.append(("severity", f"{rule.min_severity} and above"))
     lines.append(("do", _together(rule.do)))
     lines.extend((_condition(rung), _together(rung.do)) for rung in rule.escalate)
+    if rule.until is not None:
+        lines.append(("until", f"step {rule.until}"))
+    if rule.unless_follows:
+        lines.append(("unless", f"it follows {' or '.join(rule.unless_follows)}"))
     if rule.cooldown:
         lines.append(("cooldown", f"{rule.cooldown} steps"))
     if rule.budget is not None:

@@ -23,6 +23,8 @@ MIN_UNITS = 8  # a narrower layer counts when all of its units are dead
 REPEAT_AFTER = 500  # steps between two findings of one kind while it lasts
 LIKE_CLASSES = 0.25  # distance of the initial loss from ln C, as a share of it, of what looks like C classes
 SQUASHING = frozenset({"sigmoid", "tanh", "softmax", "hardsigmoid", "hardtanh", "log_softmax"})
+MAX_LEFT = 3  # units of a layer that died: a sparse code has more of them at work
+MOVED = 0.7  # of the loss at the start, below which a run whose layers died is on its way all the same
 OUTSIDE = frozenset({"input", "output"})  # what is zero there may be data, or be meant: it counts when it grew
 
 
@@ -47,7 +49,8 @@ class DeadUnits(Diagnosis[DeadState]):
     Args:
         share: dead units of a layer over all of its units from which it is reported, in (0, 1).
         blocked: and from which hardly anything passes the layer, in (0, 1).
-        about: "all" dead units, those of "layers" or those of the "outputs" only.
+        about: "all" dead units, those of "layers" or those of the "outputs" only; "died" are layers that hardly a unit
+            is left of, that were alive at the first probe, in a run whose loss has not come down since.
     """
 
     name = "dead_units"
@@ -67,13 +70,21 @@ class DeadUnits(Diagnosis[DeadState]):
         "batch or layer normalisation; no ReLU behind the last layer. Units that died must be initialised again."
     )
     source = "Lu et al. 2019 (dying ReLU), Sokar et al. 2023 (dormant units); healthy set-ups reach a share of 0.56"
-    follows = ("nonfinite", "exploding_gradient", "divergence", "loss_spike", "update_spike", "bad_inputs")
+    follows = (
+        "nonfinite",
+        "exploding_gradient",
+        "divergence",
+        "loss_spike",
+        "update_spike",
+        "bad_inputs",
+        "stale_gradients",
+    )
     reads = frozenset({"activations"})
     precedence = 30
 
     share: float = Field(default=0.6, gt=0, lt=1)
     blocked: float = Field(default=0.95, gt=0, lt=1)
-    about: Literal["all", "layers", "outputs"] = "all"
+    about: Literal["all", "layers", "outputs", "died"] = "all"
 
     def rests_when_quiet(self) -> bool:
         return True
@@ -90,7 +101,8 @@ class DeadUnits(Diagnosis[DeadState]):
             return state, None
         left = share_left(stats)
         finding = self._layers(state, stats, seen, left) if self.about != "outputs" else None
-        of_outputs = self._outputs(state, stats, seen) if seen.output is not None and self.about != "layers" else None
+        sees_outputs = seen.output is not None and self.about in ("all", "outputs")
+        of_outputs = self._outputs(state, stats, seen) if sees_outputs else None
         return state, finding or of_outputs
 
     def _layers(self, state: DeadState, stats: StepStats, seen: Activations, left: float) -> Finding | None:
@@ -102,6 +114,9 @@ class DeadUnits(Diagnosis[DeadState]):
             is_bad = dead > limit and seen.kinds[place] not in SQUASHING
             if seen.kinds[place] in OUTSIDE and not dead > 2.0 * first:
                 is_bad = False
+            if self.about == "died":
+                num_left = round((1.0 - dead) * int(seen.num_units[place]))
+                is_bad = is_bad and first <= self.share and left > MOVED and num_left <= MAX_LEFT
             state.streaks[name] = state.streaks.get(name, 0) + 1 if is_bad else 0
             state.samples[name] = state.samples.get(name, 0) + num_samples if is_bad else 0
             lasts = state.streaks[name] >= CONFIRM and state.samples[name] >= CONFIRM * MIN_SAMPLES

@@ -25,6 +25,7 @@ CALM_STEPS = 19  # for which norms should be bounded beforehand, where that is c
 HOPELESS = 10.0  # times max_update, from which no growth is needed in a model of several layers
 HABIT = 1.5  # over the largest norm but for outliers: what was there four times in a window is a habit
 GROWTH = 10.0  # over the step before, from which an update larger than the weights is a run that runs away
+START = 50  # steps in which a short window means that the run has just begun, perhaps anew
 PARAMETER_Z = 1.5  # a single parameter must stand out further: there are many of them, each with its own noise
 SHARE = 50.0  # below this many times the usual global norm it is only worth knowing
 
@@ -49,7 +50,8 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     """The gradient norm is far above its own rolling level; also a norm that overflowed with finite entries.
 
     Args:
-        about: "level" looks at norms that stand out, "overflow" at norms that float32 cannot compute, "any" at both.
+        about: "level" looks at norms that stand out, "start" at SGD updates larger than the weights in the first steps,
+            as a learning rate makes that is too high, "overflow" at norms that float32 cannot compute, "any" at all.
         zscore: robust z of ln(norm) from which a step is hot, > 0.
         ratio: and norm over rolling median from which it is, > 1; two hot steps in three raise the alarm.
         extreme_ratio: norm over rolling median from which one step alone does, > 1.
@@ -80,7 +82,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
     precedence = 20
     is_foreseeable = True
 
-    about: Literal["any", "level", "overflow"] = "any"
+    about: Literal["any", "start", "level", "overflow"] = "any"
     zscore: float = Field(default=6.0, gt=0)
     ratio: float = Field(default=20.0, gt=1)
     extreme_ratio: float = Field(default=100.0, gt=1)
@@ -105,7 +107,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         if self._is_calm(state, stats):
             state.last_norm = stats.global_norm
             return state, None
-        if self.about != "level" and (rows := [row for row in stats.overflowed if state.rows[row + 1]]):
+        if self.about in ("any", "overflow") and (rows := [row for row in stats.overflowed if state.rows[row + 1]]):
             return state, self._overflow(state, stats, rows)
         if self.about == "overflow":
             return state, None
@@ -113,10 +115,13 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         before = state.last_norm
         if stats.finite:
             state.last_norm = stats.global_norm
-        if state.covers_all and stats.finite and stats.lr * stats.global_norm > self.max_update * stats.sgd_reach:
+        is_far = stats.finite and stats.lr * stats.global_norm > self.max_update * stats.sgd_reach
+        if is_far and state.covers_all and self._sees_updates(stats):
             is_hopeless = stats.lr * stats.global_norm > HOPELESS * self.max_update * stats.sgd_reach
             if stats.global_norm > GROWTH * before > 0 or (is_hopeless and state.table.is_matrix.sum() > 1):
                 return state, self._too_far(state, stats)
+        if self.about == "start":
+            return state, None
         if window.steps < min(self.warmup, self.window):
             return state, self._early(state, stats, window)
         if state.start is None:
@@ -125,6 +130,14 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         if not np.count_nonzero(hot) or not stats.finite:
             return state, None
         return state, self._judge(state, stats, window, np.flatnonzero(hot & state.rows))
+
+    def _sees_updates(self, stats: StepStats) -> bool:
+        """Return whether updates larger than the weights are looked at.
+
+        Before the very first step no learning rate can have done it, and a window may also be short after a rebaseline.
+        """
+        is_start = 0 < stats.step < START and stats.windows[self.window].steps < min(self.warmup, self.window)
+        return self.about == "any" or self.about == ("start" if is_start else "level")
 
     def _is_calm(self, state: ExplodingState, stats: StepStats) -> bool:
         """Return True only on a step that surely is no finding, by comparisons that a healthy step can afford."""
@@ -140,7 +153,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
         return state
 
     def calm(self, state: ExplodingState, stats: StepStats) -> Calm | None:
-        if self.rests_when_quiet():
+        if self.rests_when_quiet() or (self.about == "start" and not self._sees_updates(stats)):
             return Calm()
         bound = stats.windows[self.window].surely_below(self.ratio, CALM_STEPS) if state.start is not None else None
         if bound is None:
@@ -153,11 +166,13 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
             return ()
         window = stats.windows[self.window]
         found = []
-        if stats.lr > 0 and stats.sgd_reach < math.inf:
+        if self._sees_updates(stats) and stats.lr > 0 and stats.sgd_reach < math.inf:
             reach = self.max_update * stats.sgd_reach / stats.lr
             grown = max(reach, GROWTH * state.last_norm) if state.last_norm > 0 else math.inf
             hopeless = HOPELESS * reach if state.table.is_matrix.sum() > 1 else math.inf
             found.append(Trigger("global_norm", min(grown, hopeless), has_baseline=False))
+        if self.about == "start":
+            return found
         if window.steps < min(self.warmup, self.window):
             if window.counts[0] >= EARLY:
                 found.append(Trigger("global_norm", self.extreme_ratio * window.maximum(0)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +55,7 @@ class UpdateRatio(Diagnosis[RatioState]):
     """The steps are far too short or far too long beside the weights that they change.
 
     Args:
+        about: updates that are too "small", too "large", or "any" of both.
         smallest: median of norm(update)/norm(weight) over the matrices, for the largest learning rate so far, below
             which updates are too small, > 0.
         largest: the same, at this step's learning rate, above which they are too large, > 0.
@@ -75,10 +77,18 @@ class UpdateRatio(Diagnosis[RatioState]):
         "the learning rate by 3 to 10, warm it up."
     )
     source = "Rule of thumb of 1e-3 for SGD; healthy medians lie within 8.7e-5 and 0.011, the failing 2e-7 below"
-    follows = ("exploding_gradient", "divergence", "dead_units", "saturated_units", "vanishing_gradient")
+    follows = (
+        "stale_gradients",
+        "exploding_gradient",
+        "divergence",
+        "dead_units",
+        "saturated_units",
+        "vanishing_gradient",
+    )
     reads = frozenset({"updates", "activations"})
     precedence = 45
 
+    about: Literal["any", "small", "large"] = "any"
     smallest: float = Field(default=1e-5, gt=0)
     largest: float = Field(default=1e-1, gt=0)
 
@@ -115,10 +125,10 @@ class UpdateRatio(Diagnosis[RatioState]):
         is_dying = is_shaking and state.dead > DYING
         is_large = (median > self.largest or is_dying) and updates.step >= WARMUP
         state.large = state.large + 1 if is_large else 0
-        if state.small >= CONFIRM_SMALL:
+        if state.small >= CONFIRM_SMALL and self.about != "large":
             severity: Severity = "warn" if left == left else "info"
             return state, self._finding(state, stats, "small", severity, at_full_rate, rows[np.argsort(ratios)])
-        if state.large >= CONFIRM_LARGE:
+        if state.large >= CONFIRM_LARGE and self.about != "small":
             severity = "info" if has_learned(left) and not is_dying else "warn"
             value = max(median, float(np.median(state.recent)))
             return state, self._finding(state, stats, "large", severity, value, rows[np.argsort(-ratios)])

@@ -80,7 +80,8 @@ def decide(
         history = histories.get(rule.name, RuleHistory())
         due = _on_parameters_left(rule, finding, history, names)
         is_spent = bool(finding.indices) and not due.indices
-        reason = reason_to_wait(rule, finding.severity, history, step) or ("budget" if is_spent else None)
+        cause = finding.follows.diagnosis if finding.follows is not None else None
+        reason = reason_to_wait(rule, finding.severity, history, step, cause) or ("budget" if is_spent else None)
         if reason is not None:
             detail = _whose_budget(rule, is_spent) if reason == "budget" else ""
             withheld.extend(NonAction(finding, reason, rule.name, remedy.name, 0, detail) for remedy in rule.do)
@@ -115,10 +116,16 @@ def budget_left(policy: Policy, histories: Mapping[str, RuleHistory], step: int)
     return policy.budget - sum(1 for past in spent if within is None or step - past <= within)
 
 
-def reason_to_wait(rule: Rule, severity: Severity, history: RuleHistory, step: int) -> WithheldReason | None:
-    """Return why a rule does not act on a finding of this severity at this step, None when it does."""
+def reason_to_wait(
+    rule: Rule, severity: Severity, history: RuleHistory, step: int, cause: str | None = None
+) -> WithheldReason | None:
+    """Return why a rule does not act at this step on a finding of this severity and cause, None when it does."""
     if SEVERITIES.index(severity) < SEVERITIES.index(rule.min_severity):
         return "below_severity"
+    if cause in rule.unless_follows:
+        return "consequence"
+    if rule.until is not None and step > rule.until:
+        return "too_late"
     if rule.budget is not None and history.actions >= rule.budget:
         return "budget"
     if history.last_step is not None and step - history.last_step <= rule.cooldown:

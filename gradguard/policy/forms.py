@@ -69,6 +69,7 @@ AnySink = Annotated[SerializeAsAny[Sink], _resolver(SINKS)]
 Condition = Annotated[SerializeAsAny[Component], BeforeValidator(_resolve_condition)]
 Remedies = Annotated[tuple[AnyRemedy, ...], BeforeValidator(as_list), Field(min_length=1)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(as_list), Field(min_length=1)]
+Causes = Annotated[tuple[str, ...], BeforeValidator(as_list)]
 Verdicts = Annotated[tuple[Verdict, ...], BeforeValidator(as_list)]
 
 

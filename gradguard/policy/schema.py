@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_serializer, model_validator
@@ -11,6 +12,7 @@ from gradguard.policy.forms import (
     Always,
     AnySink,
     Block,
+    Causes,
     Condition,
     Patterns,
     Remedies,
@@ -79,6 +81,8 @@ class Rule(Block):
         budget: actions a run, after which the rule only records; None for no limit.
         budget_per_parameter: actions a run on any one parameter, after which the rule leaves that one alone; findings
             that are about the run as a whole do not count. None for no limit.
+        until: the last step at which the rule acts, >= 0; later it only records. None for no limit.
+        unless_follows: diagnoses; a finding that is a consequence of one of them is only recorded.
         escalate: rungs, lowest first.
     """
 
@@ -90,6 +94,8 @@ class Rule(Block):
     cooldown: int = Field(default=0, ge=0)
     budget: int | None = Field(default=None, ge=0)
     budget_per_parameter: int | None = Field(default=None, ge=0)
+    until: int | None = Field(default=None, ge=0)
+    unless_follows: Causes = ()
     escalate: tuple[Rung, ...] = ()
 
     @model_validator(mode="before")
@@ -120,6 +126,17 @@ class Rule(Block):
                         f"with `cooldown: {self.cooldown}` the rule cannot act {rung.after} times within {rung.within} "
                         f"steps, so that rung never acts; `within` should be {needed} or more"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _check_causes(self) -> Rule:
+        possible = self.when.follows if isinstance(self.when, Diagnosis) else ()
+        for name in self.unless_follows:
+            if name not in possible:
+                known = ", ".join(possible) or "nothing"
+                raise ValueError(
+                    f"{self.when.name!r} never follows {name!r}: `unless_follows` does nothing; it may follow: {known}"
+                )
         return self
 
     @model_validator(mode="after")
@@ -237,6 +254,13 @@ class Policy(Block):
         """Return what the rules' remedies need the guard to keep (see `Remedy.needs`)."""
         remedies = [remedy for rule in self.rules for rung in rule.ladder() for remedy in rung]
         return frozenset().union(*(remedy.needs for remedy in (*remedies, *self.when_spent())))
+
+    def needs_start_until(self) -> float:
+        """Return the last step at which a rule may go back to the start; 0 for none, infinite for no limit."""
+        going_back = [
+            rule for rule in self.rules if any("start" in remedy.needs for rung in rule.ladder() for remedy in rung)
+        ]
+        return max((math.inf if rule.until is None else rule.until for rule in going_back), default=0)
 
     def when_spent(self) -> tuple[Remedy, ...]:
         """Return what is done in place of any remedy once the budget of the run is spent."""

@@ -23,7 +23,8 @@ class ScaleLR(Remedy):
 
     Args:
         factor: > 0; several cuts multiply. {aim_at: x} is the factor, between `at_least` and `at_most`, that brings the
-            statistic of the finding to x, if it is proportional to the learning rate, as the update ratio is.
+            statistic of the finding to x, if it is proportional to the learning rate, as the update ratio is; not when
+            the finding is a consequence of another.
         recover_steps: steps over which the factor returns to 1 along a straight line in ln(lr); 0 means never.
         min_factor: the product of all cuts never goes below this, in (0, 1].
 
@@ -50,7 +51,9 @@ class ScaleLR(Remedy):
         """
         scale = resolve_factor(self.factor, finding)
         if scale is None:
-            raise Unavailable("the finding has no value above 0 from which the learning rate could be aimed")
+            raise Unavailable(
+                "the learning rate cannot be aimed by this finding: it follows another, or has no value above 0"
+            )
         if not all("lr" in group for group in target.optimizer.param_groups):
             raise Unavailable("the optimizer's param groups have no learning rate")
         effect = known_factor(target.effects, LEARNING_RATE, "lr")
