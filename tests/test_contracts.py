@@ -109,6 +109,8 @@ def eventful_steps(num_parameters):
             norms[-1] = math.nan
         if step in (25, 60):
             norms[1] = None
+        if step == 30:
+            fields["shrinkage"] = 0.05
         if step == 50:
             fields["bad_state"] = ("p1",)
         fields |= probe_of(step, num_parameters)

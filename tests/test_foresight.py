@@ -209,6 +209,12 @@ def test_once_the_budget_of_the_run_is_spent_the_step_is_dropped_for_the_stop_or
             assert bool(plan.skips) == (is_skip if left else on_budget == "stop")
 
 
+def test_what_a_finding_follows_is_a_reason_to_wait():
+    rule = {"name": "rule", "when": "exploding_gradient", "do": "skip_step", "unless_follows": "bad_inputs"}
+    (reason,) = Foresight(gradguard.Policy.model_validate({"rules": [rule]})).reasons_to_wait(StepStats(1))
+    assert reason == "rule 'rule' asks what a finding follows, and uses 'skip_step'"
+
+
 def test_a_budget_for_each_parameter_is_a_reason_to_wait():
     policy = gradguard.Policy.model_validate({"rules": [{**LADDER, "budget_per_parameter": 3}]})
     (reason,) = Foresight(policy).reasons_to_wait(StepStats(1))

@@ -1,6 +1,7 @@
 """Several snapshots: which one a rollback goes to, what makes room, what is kept for a restart, and where they lie."""
 
 import copy
+import math
 import os
 
 import pytest
@@ -66,7 +67,7 @@ def test_a_state_that_was_not_confirmed_evicts_none(keep):
 
 def test_the_first_state_is_kept_for_a_restart_and_what_came_after_it_is_dropped(keep):
     model, optimizer = build()
-    snapshots = keep(model, optimizer, keep=1, keeps_start=True)
+    snapshots = keep(model, optimizer, keep=1, keeps_start=math.inf)
     states = fill(snapshots, model, optimizer, [0, 20, 40, 60])
     assert snapshots.good.step == 60
     assert snapshots.restart(70, keeps_schedule=False).step == 0
@@ -80,6 +81,19 @@ def test_the_first_state_is_kept_for_a_restart_and_what_came_after_it_is_dropped
     assert_same(state_of(model, optimizer), states[0])
 
 
+def test_the_first_state_is_let_go_when_nothing_can_go_back_to_it_any_more(keep):
+    model, optimizer = build()
+    snapshots = keep(model, optimizer, keep=1, keeps_start=50)
+    states = fill(snapshots, model, optimizer, [0, 20])
+    assert snapshots.restart(45, keeps_schedule=False).step == 0
+    assert_same(state_of(model, optimizer), states[0])
+    snapshots.confirm(51)
+    expected = state_of(model, optimizer)
+    assert snapshots.restart(52, keeps_schedule=False) is None
+    assert_same(state_of(model, optimizer), expected)
+    assert snapshots.restore(53).step == 0  # which the ring has
+
+
 def test_without_need_the_first_state_is_not_kept(keep):
     model, optimizer = build()
     snapshots = keep(model, optimizer, keep=1)
@@ -91,7 +105,7 @@ def test_without_need_the_first_state_is_not_kept(keep):
 
 def test_weights_that_were_loaded_after_attaching_are_the_start(keep):
     model, optimizer = build()
-    snapshots = keep(model, optimizer, keeps_start=True)
+    snapshots = keep(model, optimizer, keeps_start=math.inf)
     snapshots.take(0, {}, is_confirmed=True)
     train(model, optimizer, range(3))
     expected = state_of(model, optimizer)
@@ -104,11 +118,11 @@ def test_weights_that_were_loaded_after_attaching_are_the_start(keep):
 @pytest.mark.parametrize("steps", [[0], [0, 20], [0, 20, 40, 60]])
 def test_a_saved_ring_goes_on_where_it_was(keep, steps):
     model, optimizer = build()
-    snapshots = keep(model, optimizer, keep=3, keeps_start=True)
+    snapshots = keep(model, optimizer, keep=3, keeps_start=math.inf)
     states = fill(snapshots, model, optimizer, steps)
     snapshots.restore(70)
     saved = copy.deepcopy(snapshots.state_dict())
-    twin = keep(model, optimizer, keep=3, keeps_start=True)
+    twin = keep(model, optimizer, keep=3, keeps_start=math.inf)
     twin.load_state_dict(saved)
     gone_to = [twin.restore(70 + i).step for i in range(3)]
     assert gone_to == [snapshots.restore(70 + i).step for i in range(3)]
@@ -118,16 +132,16 @@ def test_a_saved_ring_goes_on_where_it_was(keep, steps):
 
 def test_a_smaller_ring_takes_the_newest_and_the_first_of_a_larger_one(keep):
     model, optimizer = build()
-    snapshots = keep(model, optimizer, keep=3, keeps_start=True)
+    snapshots = keep(model, optimizer, keep=3, keeps_start=math.inf)
     fill(snapshots, model, optimizer, [0, 20, 40])
-    twin = keep(model, optimizer, keep=1, keeps_start=True)
+    twin = keep(model, optimizer, keep=1, keeps_start=math.inf)
     twin.load_state_dict(copy.deepcopy(snapshots.state_dict()))
     assert [twin.restore(50).step, twin.restore(51).step, twin.restart(52, keeps_schedule=False).step] == [40, 40, 0]
 
 
 def test_no_more_copies_are_held_than_was_said():
     model, optimizer = build()
-    snapshots = Snapshots(model, optimizer, 10, 0.5, keep=3, keeps_start=True)
+    snapshots = Snapshots(model, optimizer, 10, 0.5, keep=3, keeps_start=math.inf)
     snapshots.take(0, {}, is_confirmed=True)
     for step in range(1, 200):
         train(model, optimizer, [step])
@@ -141,7 +155,7 @@ def test_no_more_copies_are_held_than_was_said():
 
 def test_on_disk_no_more_files_lie_than_copies_are_kept_and_none_is_half_written(tmp_path):
     model, optimizer = build()
-    snapshots = Snapshots(model, optimizer, 10, 1e-12, keep=2, keeps_start=True, folder=tmp_path)
+    snapshots = Snapshots(model, optimizer, 10, 1e-12, keep=2, keeps_start=math.inf, folder=tmp_path)
     fill(snapshots, model, optimizer, [0, 20, 40, 60, 80])
     assert sorted(os.listdir(tmp_path)) == ["step-00000000.pt", "step-00000060.pt", "step-00000080.pt"]
     snapshots.take(100, {})
@@ -153,7 +167,7 @@ def test_on_disk_no_more_files_lie_than_copies_are_kept_and_none_is_half_written
 
 def test_on_disk_a_file_that_is_damaged_hands_over_to_the_one_before(tmp_path):
     model, optimizer = build()
-    snapshots = Snapshots(model, optimizer, 10, 0.5, keep=2, keeps_start=True, folder=tmp_path)
+    snapshots = Snapshots(model, optimizer, 10, 0.5, keep=2, keeps_start=math.inf, folder=tmp_path)
     states = fill(snapshots, model, optimizer, [0, 20, 40])
     (tmp_path / "step-00000040.pt").write_bytes(b"not a snapshot")
     assert snapshots.restore(50).step == 20

@@ -39,6 +39,7 @@ def policy_json_schema() -> JsonSchema:
     _replace(rule, "when", {"anyOf": [always, {"$ref": "#/$defs/diagnosis"}]})
     _replace(rule, "do", remedies)
     _replace(rule, "parameters", {"anyOf": [*patterns["anyOf"], {"type": "null"}]})
+    _replace(rule, "unless_follows", _one_or_many(text, min_items=0))
     _replace(definitions["Rung"], "do", remedies)
     _replace(definitions["MonitorOptions"], "parameters", patterns)
     _replace(schema, "sinks", _one_or_many({"$ref": "#/$defs/sink"}, min_items=0))

@@ -124,3 +124,32 @@ def test_a_rule_may_be_about_layers_or_about_outputs_only():
     assert told["layers"] == ["share of dead units"]
     assert told["outputs"] == ["share of dead outputs"]
     assert told["all"][0] == "share of dead units"
+
+
+DIED = {"about": "died"}
+
+
+@pytest.mark.parametrize(("dead", "is_told"), [(1.0, True), (61 / 64, True), (60 / 64, False)])
+def test_a_layer_that_hardly_a_unit_is_left_of_died_if_it_was_alive_at_first(dead, is_told):
+    found = run([activations(dead=[0.1, 0.3, 0.1]), activations(dead=[0.1, dead, 0.1])], **DIED)
+    assert [(finding.severity, finding.parameters) for finding in found] == [("critical", ("b",))] * is_told
+
+
+def test_a_layer_that_was_never_alive_did_not_die():
+    assert run([activations(dead=1.0)] * 4, **DIED) == []
+
+
+@pytest.mark.parametrize(("loss", "is_told"), [(0.9, True), (0.71, True), (0.69, False), (None, False)])
+def test_a_run_on_its_way_or_without_a_loss_is_left_alone(loss, is_told):
+    probes = [activations(dead=0.1), activations(dead=1.0)]
+    assert bool(run(probes, loss=loss, start=loss and 1.0, **DIED)) == is_told
+
+
+def test_a_wide_sparse_code_did_not_die():
+    """One unit in a hundred at work, of thousands: that is what a sparse autoencoder is made for."""
+    wide = [activations(dead=share, units=4096) for share in (0.2, 0.99, 0.99, 0.99)]
+    assert run(wide, **DIED) == []
+
+
+def test_outputs_do_not_die():
+    assert run([activations(dead=0.1, out=output(dead=0.3))] * 4, start=CHANCE, loss=CHANCE, **DIED) == []

@@ -8,6 +8,8 @@ from feed import Feed, diagnose
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradguard.trigger import Calm
+
 
 LAW = settings(max_examples=30, deadline=None, derandomize=True)
 RULE = {"exploding_gradient": {"window": 20, "warmup": 10, "zscore": 6, "ratio": 10, "extreme_ratio": 100}}
@@ -216,3 +218,35 @@ def test_the_message_says_how_much_and_where():
     assert finding.message.startswith("The gradient norm is 1.73e+03, ")
     assert "times its usual" in finding.message
     assert finding.advice
+
+
+@pytest.mark.parametrize("calm", [6, 19, 20, 40])
+def test_norms_that_stand_out_are_of_the_level_from_the_start_on(calm):
+    """A second task may be a hundred times as large as the first, and come late: that is no start that runs away."""
+    feeds = {about: diagnose({"exploding_gradient": {"about": about}}) for about in ("any", "level", "start")}
+    for feed in feeds.values():
+        for norms in noisy(calm):
+            assert feed.step(norms) == []
+    assert {about: bool(feed.step(1e5)) for about, feed in feeds.items()} == {
+        "any": True,
+        "level": True,
+        "start": False,
+    }
+
+
+@pytest.mark.parametrize(("about", "is_told"), [("start", (True, False)), ("level", (False, True))])
+def test_an_update_larger_than_the_weights_is_of_the_start_or_of_the_level(about, is_told):
+    feed = diagnose({"exploding_gradient": {"about": about}})
+    feed.step(1.0, lr=1.0, sgd_reach=1.0)
+    first = bool(feed.step(1e3, lr=1.0, sgd_reach=1.0))
+    feed.repeat(30, 1.0)
+    assert (first, bool(feed.step(1e3, lr=1.0, sgd_reach=1.0))) == is_told
+
+
+def test_once_the_level_is_known_what_looks_at_the_start_lets_steps_be_put_off():
+    feed = diagnose({"exploding_gradient": {"about": "start"}})
+    feed.repeat(19, 1.0)
+    assert feed.judgement.calm(feed.stats) is None
+    feed.repeat(2, 1.0)
+    assert feed.judgement.calm(feed.stats) == Calm()
+    assert not any(feed.judgement.triggers(feed.stats).values())

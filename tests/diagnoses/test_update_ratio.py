@@ -105,3 +105,14 @@ def test_large_updates_and_dead_units_together_are_reported_even_in_a_run_that_l
     assert finding.severity == "warn"
     assert "80% of the units" in finding.message
     assert found(0.04, 0.3) == found(0.004, 0.8) == found(0.04, 0.8, "tanh") == []
+
+
+@pytest.mark.parametrize(("about", "small", "large"), [("any", 1, 1), ("small", 1, 0), ("large", 0, 1)])
+def test_a_rule_may_be_about_small_or_large_updates_alone(about, small, large):
+    def count(probes):
+        feed = diagnose({"update_ratio": {"about": about}})
+        steps = [moved if step == 49 else None for moved in probes for step in range(50)]
+        return sum(len(feed.step(1.0, 1.0, updates=moved)) for moved in steps)
+
+    assert count([updates(1e-7)] * 4) == small
+    assert count([updates(0.5, step=60)] * 4) == large

@@ -1,13 +1,16 @@
 """The decision is pure, keeps to cooldowns, budgets and ladders, and gives a reason for all that it does not do."""
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from gradguard.policy.decide import choose_rung, decide
 from gradguard.policy.history import RuleHistory, charge, dump_histories, learn, load_histories
 from gradguard.policy.schema import Policy
-from gradguard.records import Finding
+from gradguard.records import Cause, Finding
 
 
 LAW = settings(max_examples=80, deadline=None, derandomize=True)
@@ -458,3 +461,41 @@ def test_ladders_and_budgets_are_those_of_a_slow_reference(rungs, events, budget
         if expected is not None:
             histories["r"] = charge(histories["r"], step, within)
             waiting.append(len(reference.done) - 1)
+
+
+@pytest.mark.parametrize(("step", "is_acted_on"), [(0, True), (20, True), (21, False)])
+def test_a_rule_acts_until_its_last_step(step, is_acted_on):
+    (decision,) = run(policy(rule(until=20)), [step])
+    assert bool(decision.actions) == is_acted_on
+    assert held(decision) == ([] if is_acted_on else [("r", "skip_step", "too_late")])
+
+
+@pytest.mark.parametrize(("cause", "is_acted_on"), [(None, True), ("bad_inputs", True), ("stale_gradients", False)])
+def test_a_rule_leaves_alone_what_follows_from_what_it_names(cause, is_acted_on):
+    subject = policy(rule(when="dead_units", unless_follows="stale_gradients"))
+    follows = Cause(diagnosis=cause, step=3) if cause else None
+    found = Finding(diagnosis="dead_units", step=9, severity="warn", follows=follows)
+    decision = decide(subject, [(subject.rules[0], found)], {}, 9)
+    assert bool(decision.actions) == is_acted_on
+    assert held(decision) == ([] if is_acted_on else [("r", "skip_step", "consequence")])
+
+
+@pytest.mark.parametrize("cause", ["stale_gradient", "plateau"])
+def test_a_cause_that_a_diagnosis_never_follows_is_refused(cause):
+    with pytest.raises(ValidationError, match=f"'dead_units' never follows '{cause}'.*may follow: nonfinite"):
+        policy(rule(when="dead_units", unless_follows=cause))
+
+
+@pytest.mark.parametrize(
+    ("rules", "last"),
+    [
+        ([rule()], 0),
+        (
+            [rule(do="restart", until=30), rule("s", escalate=[{"after": 1, "within": 9, "do": "restart"}], until=60)],
+            60,
+        ),
+        ([rule(do="restart"), rule("s", do="restart", until=60)], math.inf),
+    ],
+)
+def test_the_start_is_needed_until_no_rule_can_go_back_to_it(rules, last):
+    assert policy(*rules).needs_start_until() == last

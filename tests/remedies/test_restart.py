@@ -136,7 +136,7 @@ def test_without_snapshots_it_says_so_and_changes_nothing():
 
 def test_where_the_start_could_not_be_saved_it_says_why():
     target = aim(torch.ones(2))
-    target.snapshots = Snapshots(target.model, target.optimizer, 10, 1e-12, keeps_start=True)
+    target.snapshots = Snapshots(target.model, target.optimizer, 10, 1e-12, keeps_start=math.inf)
     target.snapshots.take(0, {}, is_confirmed=True)
     with pytest.raises(Unavailable, match="max_memory_share"):
         Restart().apply(target, finding_about(), None)

@@ -13,7 +13,7 @@ from torch import nn
 
 import gradguard
 from gradguard.contracts import REMEDIES, Unavailable
-from gradguard.records import Finding
+from gradguard.records import Cause, Finding
 
 
 LAW = settings(max_examples=40, deadline=None, derandomize=True)
@@ -201,8 +201,11 @@ def test_an_optimizer_without_a_learning_rate_says_so_and_training_goes_on():
         assert "learning rate" in withheld.detail
 
 
-def found(value):
-    return Finding(diagnosis="update_ratio", step=0, value=value)
+def found(value, follows=None):
+    return Finding(diagnosis="update_ratio", step=0, value=value, follows=follows)
+
+
+VANISHED = Cause(diagnosis="vanishing_gradient", step=0)
 
 
 @pytest.mark.parametrize(("value", "factor"), [(1e-3, 3.0), (0.03, 0.1), (1e-9, 50.0), (9.0, 0.02)])
@@ -213,10 +216,10 @@ def test_a_factor_may_aim_at_a_value_of_what_was_found_within_bounds(value, fact
     assert steps(target, 2) == [[pytest.approx(0.1 * factor)]] * 2
 
 
-@pytest.mark.parametrize("finding", [None, found(None), found(0.0), found(math.nan), found(math.inf), found(-1.0)])
-def test_without_a_value_there_is_nothing_to_aim_from(finding):
+@pytest.mark.parametrize("finding", [None, *map(found, (None, 0.0, math.nan, math.inf, -1.0)), found(1e-7, VANISHED)])
+def test_without_a_value_of_its_own_a_finding_is_nothing_to_aim_by(finding):
     target = aim(torch.ones(2))
-    with pytest.raises(Unavailable, match="no value above 0 from which the learning rate could be aimed"):
+    with pytest.raises(Unavailable, match="cannot be aimed by this finding"):
         ScaleLR(factor={"aim_at": 3e-3}).apply(target, finding, None)
     assert target.effects == {}
 

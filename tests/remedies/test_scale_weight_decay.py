@@ -6,6 +6,7 @@ from aim import aim_at
 from torch import nn
 
 from gradguard.contracts import REMEDIES, Unavailable
+from gradguard.records import Finding
 
 
 ScaleWeightDecay = REMEDIES.get("scale_weight_decay")
@@ -103,3 +104,20 @@ def test_it_goes_on_after_a_resume():
     state = first.effects["scale_weight_decay"].state_dict()
     second.effects["scale_weight_decay"] = ScaleWeightDecay.restore_effect(state)
     assert second.effects["scale_weight_decay"].factor(0, 3) == first.effects["scale_weight_decay"].factor(0, 3) == 0.3
+
+
+def test_a_factor_may_aim_at_a_value_of_what_was_found():
+    target = two_groups()
+    found = Finding(diagnosis="excess_weight_decay", step=0, value=0.05)
+    ScaleWeightDecay(factor={"aim_at": 1e-4, "at_least": 1e-6}).apply(target, found, None)
+    assert steps(target, 2) == [pytest.approx([0.5 / 500, 0.2 / 500])] * 2
+
+
+@pytest.mark.parametrize("value", [None, 0.0])
+def test_without_a_value_there_is_nothing_to_aim_by(value):
+    target = two_groups()
+    with pytest.raises(Unavailable, match="cannot be aimed by this finding"):
+        ScaleWeightDecay(factor={"aim_at": 1e-4}).apply(
+            target, Finding(diagnosis="excess_weight_decay", step=0, value=value), None
+        )
+    assert target.effects == {}
