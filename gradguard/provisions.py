@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from gradguard.buffer_shadow import BufferShadow
 from gradguard.captures import Captures
 from gradguard.companions import Companions
+from gradguard.exchange import Exchange
 from gradguard.forward_inputs import ForwardInputs
 from gradguard.microbatches import Microbatches, reason_not_to_drop
 from gradguard.policy.decide import would_drop
 from gradguard.snapshots import Snapshots
+from gradguard.variance_watch import VarianceWatch
 
 
 if TYPE_CHECKING:
@@ -50,6 +52,11 @@ def provide(pipeline: Pipeline, companions: Companions | None) -> None:
             companions=companions,
             folder=directory.path / SNAPSHOTS_FOLDER if directory is not None and options.where == "disk" else None,
         )
+    if "variances" in policy.reads() and len(watch := VarianceWatch(model)):
+        if watch.is_on_host() and not Exchange.is_needed():
+            pipeline.variances = watch
+        else:
+            target.notes.append("running variances are looked at only in a single process on the CPU")
     if needs & {"captures", "inputs"}:
         target.inputs = ForwardInputs(model, pipeline.on_fault, keeps_random="captures" in needs)
     if "captures" in needs and target.inputs is not None:

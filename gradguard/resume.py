@@ -66,6 +66,8 @@ def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
         target.captures.num_written = plain["captures"]
     if target.buffers is not None:
         target.buffers.accept()
+    if pipeline.variances is not None:
+        pipeline.variances.read()
     target.end_step()
     pipeline.scale.load_state_dict(plain["scale"])
     stats.weight_norms = np.array(plain["weight_norms"], dtype=np.float32)

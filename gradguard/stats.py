@@ -69,6 +69,9 @@ class StepStats:
         sgd_reach: norm of all weights at the last sample when the optimizer is SGD, whose update is lr times the
             gradient; infinite for optimizers that normalise the gradient, and while the weights are zero.
         shrinkage: largest share of a weight that weight decay takes off per step at the last sample; 0 when unknown.
+        variance_growth: of the running variance that grew most since the last accepted step, how many times over it
+            did; 1 while that is usual.
+        grown_variance: its name, "" while that is usual.
         bad_state: names of parameters and buffers that were found non-finite at this step.
         is_stale: gradients were not reset since the last step.
         num_microbatches: backward passes that were accumulated for this step, where they are counted, else 0.
@@ -95,6 +98,7 @@ class StepStats:
         "finite",
         "found_inf",
         "global_norm",
+        "grown_variance",
         "has_loss",
         "initial_loss",
         "is_late",
@@ -116,6 +120,7 @@ class StepStats:
         "step",
         "trackers",
         "updates",
+        "variance_growth",
         "weight_norms",
         "weight_spreads",
         "windows",
@@ -135,6 +140,7 @@ class StepStats:
             self.finite
             and not self.overflowed
             and not self.bad_state
+            and not self.grown_variance
             and not self.dropped_microbatches
             and not self.is_stale
             and not self.found_inf
@@ -164,6 +170,8 @@ class StepStats:
         self.weight_spreads: FloatArray = np.full(num_parameters, np.nan, dtype=np.float32)
         self.sgd_reach = float("inf")
         self.shrinkage = 0.0
+        self.variance_growth = 1.0
+        self.grown_variance = ""
         self.bad_state: tuple[str, ...] = ()
         self.is_late = False
         self.is_plain = False

@@ -93,6 +93,7 @@ FLOORS = (
         "finite_check",
         "parameter_names",
         "buffer_shadow",
+        "variance_watch",
         "register",
         "observed",
         "grad_scale",

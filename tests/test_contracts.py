@@ -111,6 +111,7 @@ def eventful_steps(num_parameters):
             norms[1] = None
         if step == 30:
             fields["shrinkage"] = 0.05
+        fields |= {"variance_growth": 50.0 if step == 35 else 1.0, "grown_variance": "p2" if step == 35 else ""}
         if step == 50:
             fields["bad_state"] = ("p1",)
         fields |= probe_of(step, num_parameters)
