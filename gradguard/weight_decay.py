@@ -17,8 +17,8 @@ def shrinkage(optimizer: Optimizer) -> float:
 
     Example:
         >>> from torch import nn, optim
-        >>> shrinkage(optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4))
-        0.0005
+        >>> shrinkage(optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1, momentum=0.5, weight_decay=0.5))
+        0.1
     """
     name, is_sgd = type(optimizer).__name__, isinstance(optimizer, SGD)
     largest = 0.0
