@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny
 
 from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Remedy, Sink
 from gradguard.records import Verdict
@@ -64,10 +64,19 @@ def _resolver(registry: Registry[Any]) -> BeforeValidator:
     return BeforeValidator(lambda value: resolve(registry, value))
 
 
+def _refuse_twins(remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
+    for place, remedy in enumerate(remedies):
+        if remedy in remedies[:place]:
+            raise ValueError(f"{remedy.name!r} is there twice with the same options; once is enough")
+    return remedies
+
+
 AnyRemedy = Annotated[SerializeAsAny[Remedy], _resolver(REMEDIES)]
 AnySink = Annotated[SerializeAsAny[Sink], _resolver(SINKS)]
 Condition = Annotated[SerializeAsAny[Component], BeforeValidator(_resolve_condition)]
-Remedies = Annotated[tuple[AnyRemedy, ...], BeforeValidator(as_list), Field(min_length=1)]
+Remedies = Annotated[
+    tuple[AnyRemedy, ...], BeforeValidator(as_list), Field(min_length=1), AfterValidator(_refuse_twins)
+]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(as_list), Field(min_length=1)]
 Causes = Annotated[tuple[str, ...], BeforeValidator(as_list)]
 Verdicts = Annotated[tuple[Verdict, ...], BeforeValidator(as_list)]

@@ -238,6 +238,13 @@ class Policy(Block):
     on_internal_error: Literal["continue", "raise"] = "continue"
 
     @model_validator(mode="after")
+    def _check_budget(self) -> Policy:
+        idle = {"budget_within", "on_budget"} & self.model_fields_set
+        if self.budget is None and idle and "budget" not in self.model_fields_set:
+            raise ValueError(f"{min(idle)!r} does nothing without `budget`: how many actions may be spent in vain?")
+        return self
+
+    @model_validator(mode="after")
     def _unique_names(self) -> Policy:
         seen: set[str] = set()
         for rule in self.rules:

@@ -499,3 +499,26 @@ def test_a_cause_that_a_diagnosis_never_follows_is_refused(cause):
 )
 def test_the_start_is_needed_until_no_rule_can_go_back_to_it(rules, last):
     assert policy(*rules).needs_start_until() == last
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget_within": 50}, "'budget_within' does nothing without `budget`"),
+        ({"on_budget": "record"}, "'on_budget' does nothing without `budget`"),
+    ],
+)
+def test_what_a_budget_s_options_are_about_must_be_there(options, message):
+    with pytest.raises(ValidationError, match=message):
+        policy(rule(), **options)
+    policy(rule(), budget=3, **options)
+
+
+@pytest.mark.parametrize("do", [["skip_step", "skip_step"], [{"capture": {"limit": 3}}, {"capture": {"limit": 3}}]])
+def test_the_same_remedy_twice_is_refused(do):
+    with pytest.raises(ValidationError, match="is there twice with the same options"):
+        policy(rule(do=do))
+
+
+def test_two_limits_of_one_remedy_are_no_twins():
+    policy(rule(do=[{"clip_norm": {"max_norm": 1.0}}, {"clip_norm": {"max_norm": {"median_times": 3}}}]))
