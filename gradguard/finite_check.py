@@ -33,6 +33,9 @@ class FiniteCheck:
         more: returns further named tensors to look at, before all others, such as parameters that the model does not
             own.
         clean: turns a name in the model into the one that is told.
+
+    Attributes:
+        expected: of every buffer, by name, what it was when it was first seen: None finite, False infinite, True NaN.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class FiniteCheck:
         self._model = model
         self._more = more
         self._clean = clean
-        self._expected: dict[str, bool | None] = {}  # buffers: None finite, False infinite, True NaN when first seen
+        self.expected: dict[str, bool | None] = {}
 
     def look(self) -> Looked:
         """Return all floating tensors as they are now."""
@@ -77,12 +80,12 @@ class FiniteCheck:
         names, tensors, first_buffer = looked
         suspects = [i for i in np.flatnonzero(~np.isfinite(norms)).tolist() if has_nonfinite(tensors[i])]
         for i in range(first_buffer, len(names)):
-            if names[i] not in self._expected:
-                self._expected[names[i]] = _has_nan(tensors[i]) if i in suspects else None
+            if names[i] not in self.expected:
+                self.expected[names[i]] = _has_nan(tensors[i]) if i in suspects else None
         return tuple(names[i] for i in suspects if i < first_buffer or self._is_news(names[i], tensors[i]))
 
     def _is_news(self, name: str, buffer: Tensor) -> bool:
-        expected = self._expected[name]
+        expected = self.expected[name]
         return expected is None or (expected is False and _has_nan(buffer))
 
 

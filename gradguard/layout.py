@@ -32,8 +32,8 @@ def take_new_layout(pipeline: Pipeline) -> None:
     table = pipeline.monitor.table
     if pipeline.target.buffers is not None:
         pipeline.target.buffers.read(pipeline.target.model)
-    if pipeline.variances is not None:
-        pipeline.variances.read()
+    if pipeline.target.variances is not None:
+        pipeline.target.variances.read()
     fresh, old = StepStats(len(table)), pipeline.stats
     fresh.step, fresh.loss_scale, fresh.scaler_skips = pipeline.step, old.loss_scale, old.scaler_skips
     pipeline.stats = pipeline.target.stats = fresh

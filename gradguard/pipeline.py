@@ -35,7 +35,6 @@ from gradguard.routine import Routine
 from gradguard.stats import StepStats
 from gradguard.step_report import StepReport
 from gradguard.target import Target
-from gradguard.variance_watch import VarianceWatch
 
 
 class Pipeline:
@@ -77,7 +76,6 @@ class Pipeline:
         self.routine = Routine(policy, self.judgement.rows_of, on_fault)
         self.findings: list[Finding] = []
         self.records: list[AnyRecord] = []
-        self.variances: VarianceWatch | None = None
         provide(self, companions)
         self.pace = Pace.of(monitor)
         self.probes = Probes.of(policy, monitor, recorder, on_fault)
@@ -191,8 +189,6 @@ class Pipeline:
             self.pace.hear(self.pace.say(losses).tolist(), stats)
             self.monitor.measure(stats, inverse_scale, None)
             self.pace.measured()
-        if self.variances is not None:
-            self.variances.look(stats)
 
     def keep_pace(self) -> None:
         """Take part in what the other ranks do at a step that this one does not judge, so that they do not wait."""
@@ -257,8 +253,6 @@ class Pipeline:
         target.end_step()
         if target.buffers is not None and not target.is_skipped and len(target.buffers):
             target.buffers.accept()
-        if self.variances is not None and not target.is_skipped:
-            self.variances.accept()
         self.step += 1
         if self.probes is not None and (not self.quiet.is_last or self.step >= self.probes.next_due):
             self.probes.after_step(self.step, is_applied=not target.is_skipped)

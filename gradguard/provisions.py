@@ -53,10 +53,10 @@ def provide(pipeline: Pipeline, companions: Companions | None) -> None:
             folder=directory.path / SNAPSHOTS_FOLDER if directory is not None and options.where == "disk" else None,
         )
     if "variances" in policy.reads() and len(watch := VarianceWatch(model)):
-        if watch.is_on_host() and not Exchange.is_needed():
-            pipeline.variances = watch
+        if watch.is_on_host() and not Exchange.is_needed() and policy.monitor.sync == "immediate":
+            target.variances = watch
         else:
-            target.notes.append("running variances are looked at only in a single process on the CPU")
+            target.notes.append("running variances are looked at only in a single process on the CPU, sync immediate")
     if needs & {"captures", "inputs"}:
         target.inputs = ForwardInputs(model, pipeline.on_fault, keeps_random="captures" in needs)
     if "captures" in needs and target.inputs is not None:

@@ -99,7 +99,8 @@ class QuietSteps:
         probes = pipeline.probes
         if probes is not None and probes.is_looking and probes.launch(pipeline.step):
             return False
-        if pipeline.variances is not None and not pipeline.variances.look(pipeline.stats):
+        variances = pipeline.target.variances
+        if variances is not None and not variances.look(pipeline.stats):
             return False
         loss = mean_loss(losses) if losses else math.nan
         if self._has_loss is not bool(losses) or (losses and not self._loss_above < loss <= self._loss_most):

@@ -29,6 +29,7 @@ def dump(pipeline: Pipeline) -> dict[str, Any]:
         "sgd_reach": pipeline.stats.sgd_reach,
         "shrinkage": pipeline.stats.shrinkage,
         "bad_state": list(pipeline.stats.bad_state),
+        "expected_buffers": dict(pipeline.monitor.finite_check.expected),
         "next_probe": periodic.next_probe,
         "next_due": periodic.next_due,
         "captures": target.captures.num_written if target.captures is not None else 0,
@@ -66,13 +67,14 @@ def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
         target.captures.num_written = plain["captures"]
     if target.buffers is not None:
         target.buffers.accept()
-    if pipeline.variances is not None:
-        pipeline.variances.read()
+    if pipeline.target.variances is not None:
+        pipeline.target.variances.read()
     target.end_step()
     pipeline.scale.load_state_dict(plain["scale"])
     stats.weight_norms = np.array(plain["weight_norms"], dtype=np.float32)
     stats.sgd_reach, stats.shrinkage = plain["sgd_reach"], plain["shrinkage"]
     stats.bad_state = tuple(plain["bad_state"])
+    pipeline.monitor.finite_check.expected = dict(plain["expected_buffers"])
     periodic.next_probe, periodic.next_due = plain["next_probe"], plain["next_due"]
     pipeline.monitor.read_spreads(stats)
     pipeline.gradient_probe.next_step = 0

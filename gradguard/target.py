@@ -21,6 +21,7 @@ from gradguard.records import Finding
 from gradguard.snapshot import Snapshot
 from gradguard.snapshots import Snapshots
 from gradguard.stats import ABSENT, ParameterTable, StepStats
+from gradguard.variance_watch import VarianceWatch
 
 
 SMALLEST_FOLDED = 1e-30  # below it the inverse that the kernels divide by leaves float32
@@ -43,6 +44,7 @@ class Target:
         snapshots: states to roll back to, when a rule needs them.
         captures: writes what a step can be taken again from, when a rule needs it.
         microbatches: takes back those that are not finite, when a rule needs it and it can be done.
+        variances: tells whether this step's batches blew up a running variance, when a rule asks and it can be seen.
         sample_ids: what the user said that this step's data is.
         notes: what is kept, and what cannot be done, for the user to know from the start.
         effects: what earlier interventions left in force, by remedy.
@@ -73,6 +75,7 @@ class Target:
         self.snapshots: Snapshots | None = None
         self.captures: Captures | None = None
         self.microbatches: Microbatches | None = None
+        self.variances: VarianceWatch | None = None
         self.sample_ids: SampleIds = ()
         self.notes: list[str] = []
         self.effects: dict[str, Effect] = {}
@@ -91,7 +94,9 @@ class Target:
         self.notify: Callable[[Finding], Any] | None = None
 
     def end_step(self) -> None:
-        """Let go of what was kept for this step alone."""
+        """Let go of what was kept for this step alone, and take in what it left."""
+        if self.variances is not None and not self.is_skipped:
+            self.variances.accept()
         if self.inputs is not None:
             self.inputs.forget()
         if self.microbatches is not None:
@@ -106,7 +111,7 @@ class Target:
             self.microbatches.close()
 
     def begin(self) -> None:
-        """Forget what remedies did at the step before."""
+        """Forget what remedies did at the step before, and look at what the forward passes of this one did."""
         self.is_skipped = False
         self.is_stopped = False
         self.restored = None
@@ -117,6 +122,8 @@ class Target:
         self.gradient_scale = 1.0
         if self.grad_scale is not None:
             self.grad_scale.take_off()
+        if self.variances is not None:
+            self.variances.look(self.stats)
 
     def rows(self, rows: Sequence[int] | None) -> list[int]:
         """Return the rows among `rows` (None: all) that have a gradient at this step."""

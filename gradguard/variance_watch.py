@@ -81,7 +81,7 @@ class VarianceWatch:
         return [variance for buffers in self._buffers if (variance := buffers["running_var"]) is not None]
 
     def _norms(self) -> FloatArray:
-        return torch.stack(torch._foreach_norm(self._variances(), dtype=torch.float32)).numpy(force=True)
+        return torch.stack([norm.float() for norm in torch._foreach_norm(self._variances())]).numpy(force=True)
 
     def _read_versions(self) -> list[tuple[int, int]]:
         return [(id(variance), variance._version) for variance in self._variances()]

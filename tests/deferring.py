@@ -26,10 +26,14 @@ FUSED: dict[str, Callable[[Any], Optimizer]] = {
 
 
 def policy_of(policy: str | gradguard.Policy | list[dict[str, Any]], sync: str, **more: Any) -> gradguard.Policy:
-    """Return a preset, a policy or one made of rules, with another `sync`, silent."""
+    """Return a preset, a policy or one made of rules, with another `sync`, silent.
+
+    Without what is only looked at where every step is judged before it is taken.
+    """
     if isinstance(policy, list):
         policy = gradguard.Policy.model_validate({"rules": policy})
     raw = gradguard.load_policy(policy).model_dump(mode="json") if isinstance(policy, str) else policy.model_dump()
+    raw["rules"] = [rule for rule in raw["rules"] if rule["name"] != "drop-variance-spike"]
     return gradguard.Policy.model_validate({**raw, "sinks": [], "monitor": {**raw["monitor"], "sync": sync}, **more})
 
 

@@ -109,8 +109,8 @@ def eventful_steps(num_parameters):
             norms[-1] = math.nan
         if step in (25, 60):
             norms[1] = None
-        if step == 30:
-            fields["shrinkage"] = 0.05
+        fields |= {"shrinkage": 0.05 if step > 25 else 0.0}
+        fields["weight_norms"] = np.full(num_parameters, 0.1 if 29 <= step < 33 else 1.0, dtype=np.float32)
         fields |= {"variance_growth": 50.0 if step == 35 else 1.0, "grown_variance": "p2" if step == 35 else ""}
         if step == 50:
             fields["bad_state"] = ("p1",)

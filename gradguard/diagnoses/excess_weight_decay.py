@@ -1,4 +1,4 @@
-"""The decay of the weights outruns whatever the gradient could teach them."""
+"""The decay of the weights outran whatever the gradient could teach them."""
 
 from __future__ import annotations
 
@@ -6,36 +6,45 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
-from gradguard.records import Finding
-from gradguard.stats import ParameterTable, StepStats
+from gradguard.progress import WINDOW, share_left
+from gradguard.records import MAX_NAMES, Finding
+from gradguard.stats import FloatArray, ParameterTable, StepStats
 
 
-GROWTH = 2.0  # over what was told before, from which it is told again
+UNMOVED = 0.9  # of the loss at the start, down to which a run has learnt nothing
+GROWTH = 2.0  # of the share over what was told before, from which it is told again
 
 
 @dataclass
 class DecayState:
-    """The largest share that was told."""
+    """The weight matrices looked at, their norms at the start, and the largest share that was told."""
 
+    table: ParameterTable
+    matrices: npt.NDArray[np.int64]
+    first: FloatArray | None = None
     told: float = 0.0
 
 
 @DIAGNOSES.register
 class ExcessWeightDecay(Diagnosis[DecayState]):
-    """Every step takes so much off each weight that nothing learnt can last.
+    """Weight decay shrank the weights to a fraction of themselves while the loss did not move.
 
     Args:
-        max_shrinkage: share of a weight that decay takes off per step, above which it is reported, in (0, 1).
+        max_shrinkage: share of a weight that decay takes off per step, above which it can be the cause, in (0, 1).
+        left: median over the matrices of norm(weight) over that at the start, below which they are shrunk, in (0, 1).
     """
 
     name = "excess_weight_decay"
-    what = "Weight decay takes so much off the weights at every step that what they learn is gone within a few dozen."
+    what = "Weight decay takes so much off the weights at every step that they are gone before they learn anything."
     computed = (
-        "Sampled: the largest lr x weight_decay of the param groups, over 1 - momentum with SGD; alarm above "
-        "`max_shrinkage`, and again when it has doubled. Not judged where decay is part of a gradient that is "
+        "Sampled: lr x weight_decay, the largest of the param groups, over 1 - momentum with SGD, is above "
+        "`max_shrinkage`, the median of norm(weight)/norm(weight at the start) over the matrices is below `left`, and "
+        "the loss above 0.9 of its start. Not judged without a loss, nor where decay is part of a gradient that is "
         "normalised, as in Adam."
     )
     cure = "Lower the weight decay: 1e-4 (SGD) and 0.01 to 0.1 (AdamW) are usual."
@@ -43,19 +52,30 @@ class ExcessWeightDecay(Diagnosis[DecayState]):
     precedence = 11
 
     max_shrinkage: float = Field(default=0.01, gt=0, lt=1)
+    left: float = Field(default=0.2, gt=0, lt=1)
 
     def rests_when_quiet(self) -> bool:
         return True
 
+    def loss_windows(self) -> Sequence[int]:
+        return (WINDOW,)
+
     def init(self, table: ParameterTable, rows: Sequence[int]) -> DecayState:
-        return DecayState()
+        return DecayState(table, np.array([row for row in rows if table.is_matrix[row]], dtype=np.int64))
 
     def update(self, state: DecayState, stats: StepStats) -> tuple[DecayState, Finding | None]:
+        norms = stats.weight_norms[state.matrices]
+        if state.first is None:
+            state.first = norms.copy()
         share = stats.shrinkage
         if not self.max_shrinkage < share < math.inf or not share > GROWTH * state.told:
             return state, None
+        known = state.first > 0
+        left = float(np.median(norms[known] / state.first[known])) if known.any() else math.nan
+        if not left < self.left or not share_left(stats) > UNMOVED:
+            return state, None
         state.told = share
-        half = math.log(2.0) / -math.log1p(-min(share, 0.999))
+        names = [state.table.names[int(row)] for row in state.matrices[np.argsort(norms)]]
         return state, Finding(
             diagnosis=self.name,
             step=stats.step,
@@ -64,6 +84,12 @@ class ExcessWeightDecay(Diagnosis[DecayState]):
             value=share,
             baseline=1e-4,
             threshold=self.max_shrinkage,
-            message=f"Weight decay takes {share:.2g} of the weights per step: half is gone after {half:.0f} steps.",
+            parameters=tuple(names[:MAX_NAMES]),
+            num_parameters=len(names),
+            message=(
+                f"Weight decay takes {share:.2g} of the weights per step: {left:.0%} of them are left, and the loss "
+                "has not moved."
+            ),
             advice=self.cure,
+            evidence={"left": left, "loss_left": share_left(stats)},
         )

@@ -36,8 +36,8 @@ class VarianceSpike(Diagnosis[VarianceState]):
     )
     computed = (
         "Every step: the L2 norm over the channels of each layer's running variance, after over before the step's "
-        "batches; alarm above `growth` after the first 20 steps. Not judged where `sync: deferred` leaves a step to "
-        "the device."
+        "batches; alarm above `growth` after the first 20 steps. Only in a single process on the CPU that judges every "
+        "step before it is taken."
     )
     cure = (
         "Look at the samples of this batch for values of another scale; clip or standardise inputs; layer or group "
@@ -46,6 +46,7 @@ class VarianceSpike(Diagnosis[VarianceState]):
     source = "Ioffe and Szegedy 2015 (running statistics); healthy ones grow by 1.09 at most, poisoned by 985 or more"
     reads = frozenset({"variances"})
     precedence = 8
+    is_foreseeable = True  # where steps are left to the device it is not looked at
 
     growth: float = Field(default=10.0, gt=3)
 

@@ -29,6 +29,7 @@ FAULTS = {
     71: 1e4,
     80: math.inf,
 }
+LASTING = dict.fromkeys(range(56, 60), math.nan)  # which the default policy takes for a bad state
 
 
 class WeightsSeen(Diagnosis):
@@ -120,6 +121,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
         self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, gamma=0.99)
         self.policy = policy
+        self.faults = FAULTS | LASTING if policy == "default" else FAULTS
         self.guard = None
         self.told = []
         self.records = []
@@ -131,7 +133,7 @@ class Training:
         for step in steps:
             inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(step))
             self.optimizer.zero_grad()
-            loss = (self.model(inputs) - inputs.sum(1, keepdim=True)).square().mean() * FAULTS.get(step, 1.0)
+            loss = (self.model(inputs) - inputs.sum(1, keepdim=True)).square().mean() * self.faults.get(step, 1.0)
             loss.backward()
             self.guard.observe(loss)
             self.optimizer.step()
@@ -279,3 +281,20 @@ def test_an_outcome_of_the_first_record_is_not_taken_for_one_of_the_second(tmp_p
     judged = [(steps[r.of], r.step - r.horizon) for r in run.records if r.kind == "outcome" and r.of in steps]
     assert judged
     assert all(done_at == judged_at for done_at, judged_at in judged)
+
+
+def test_damage_in_a_buffer_is_still_damage_after_a_resume():
+    """A buffer that is infinite when a guard first sees it is meant to be, but this guard was there before."""
+    policy = gradguard.Policy(rules=[{"when": "nonfinite", "do": "notify"}], monitor={"probe_every": 5}, sinks=[])
+    whole, first, second = (Training(policy) for _ in range(3))
+    for training in (whole, first):
+        training.attach()
+        training.run(range(7))
+        training.model[1].running_var.fill_(math.inf)
+    whole.run(range(7, 30))
+    file = io.BytesIO()
+    first.save(file)
+    second.load(file, attach_first=False)
+    second.run(range(7, 30))
+    assert second.told == whole.told[7:]
+    assert any("running_var" in told for told in second.told)
