@@ -243,10 +243,17 @@ def test_a_long_run_is_told_in_stretches():
 
 
 def test_a_process_knows_its_peak():
-    before = peak_bytes()
-    hill = torch.ones(8_000_000)
-    del hill
-    assert run("mlp-4", "sgd-plain", "default", 2) == peak_bytes() >= before + 16e6
+    """In a process of its own: the peak of this one may be that of another test."""
+    code = (
+        "import torch\n"
+        "from benchmarks.overhead.memory import peak_bytes\n"
+        "before = peak_bytes()\n"
+        "hill = torch.ones(32_000_000)\n"
+        "del hill\n"
+        "assert peak_bytes() >= before + 64e6, (before, peak_bytes())\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)
+    assert run("mlp-4", "sgd-plain", "default", 2) == peak_bytes()
 
 
 def test_tables_say_what_the_machine_could_do_at_best_and_what_is_missed():
