@@ -7,6 +7,7 @@ import pkgutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
