@@ -22,7 +22,7 @@ MIN_DEVIATION = 0.03  # floor of the deviation in ln units, and of the deviation
 MIN_SHARE = 0.3  # a spike below this share of the initial loss is noise around a fitted model
 BROKEN_LOSS = 2.0  # a loss this many times the initial one, worse than no training at all, needs less of a z:
 BROKEN_Z = 0.6  # this share of it
-UNDONE_LOSS = 1.2  # a loss this many times the initial one
+UNDONE_LOSS = 1.0  # a loss this many times the initial one: nothing of what was learnt is left
 LEARNED_LOSS = 0.6  # in a run that had come down to this share of it is a spike whatever the ratio
 RAISED_LOSS = 3.0  # unless the loss is this many times the initial one
 RAISED_LR = 1.5  # a learning rate this far above the window's usual one explains a higher loss
@@ -53,7 +53,7 @@ class LossSpike(Diagnosis[LossSpikeState]):
     computed = (
         "z = (ln L - median ln L) / max(1.4826 MAD, 0.03) over the window (without logarithms when a loss is not "
         "positive). Alarm: z > zscore, L above the window's largest loss but for three outliers, above 0.3 of the "
-        "initial loss, and above ratio x median (or above 1.2 x the initial loss in a run that had come down to 0.6 of "
+        "initial loss, and above ratio x median (or above the initial loss in a run that had come down to 0.6 of "
         "it). After a rise of the learning rate L must be 3 times the initial loss; twice the initial loss needs only "
         "0.6 x zscore."
     )
