@@ -24,8 +24,8 @@ def main() -> None:
 
     run_dir = tempfile.mkdtemp() + "/gan"
     with (
-        gradguard.attach(generator, optim_g, run_dir=run_dir, name="generator") as guard_g,
-        gradguard.attach(critic, optim_c, run_dir=run_dir, name="critic") as guard_c,
+        gradguard.attach(generator, optim_g, "gan", run_dir=run_dir, name="generator") as guard_g,
+        gradguard.attach(critic, optim_c, "gan", run_dir=run_dir, name="critic") as guard_c,
     ):
         for step in range(150):
             real = torch.randn(64, 2) * 0.3 + torch.tensor([1.0, -1.0])

@@ -13,7 +13,7 @@ def rule_names(preset: str) -> list[str]:
 
 
 def test_the_presets_are_those_that_are_documented() -> None:
-    assert preset_names() == ["default", "finetune", "observe", "pretrain", "repair", "rnn"]
+    assert preset_names() == ["default", "finetune", "gan", "observe", "pretrain", "repair", "rnn"]
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -49,3 +49,14 @@ def test_pretraining_looks_further_back_and_saves_more_rarely() -> None:
     policy = load_preset("pretrain")
     windows = {rule.name: getattr(rule.when, "window", None) for rule in policy.rules}
     assert (windows["tame-explosion"], windows["skip-loss-spike"], policy.snapshots.every) == (128, 128, 500)
+
+
+def test_gan_never_takes_one_player_back_on_account_of_its_loss() -> None:
+    rules = load_preset("gan").rules
+    assert not {rule.when.name for rule in rules} & {"loss_spike", "divergence", "plateau", "oscillation"}
+    going_back = {
+        rule.name for rule in rules for rung in rule.ladder() for remedy in rung if "snapshots" in remedy.needs
+    }
+    assert going_back - {"drop-nonfinite", "tame-explosion"} == {"restore-weights"}
+    skipping = [rule for rule in rules if rule.name == "drop-nonfinite"]
+    assert [remedy.name for rung in skipping[0].ladder() for remedy in rung] == ["skip_step", "stop"]
