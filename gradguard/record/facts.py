@@ -19,7 +19,19 @@ USUAL: dict[str, Any] = {
     "scaler_skips": 0,
 }
 # What else a judgement without a row reads.
-SCALARS = ("step", "loss", "has_loss", "lr", "global_norm", "finite", "is_stale", "loss_scale", "found_inf", "is_late")
+SCALARS = (
+    "step",
+    "loss",
+    "has_loss",
+    "lr",
+    "global_norm",
+    "finite",
+    "is_plain",
+    "is_stale",
+    "loss_scale",
+    "found_inf",
+    "is_late",
+)
 
 
 def is_remarkable(stats: StepStats) -> bool:

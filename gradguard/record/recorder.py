@@ -153,6 +153,8 @@ class Recorder:
             except OSError as error:
                 self._has_rows = False
                 self._on_fault("writing the statistics", error)
+                return
+            self.replay("layout", index=len(self.directory.info["layouts"]) - 1)
 
     def flush(self) -> None:
         """Write the rows that are buffered."""

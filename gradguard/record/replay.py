@@ -5,6 +5,7 @@
 `row` is the row of statistics (from 0) that is judged next when the line is written. A line with `"within":true` was
 written between the judgement of that row and its being taken into the rolling statistics.
 
+    layout      the rows to come are about other parameters; `index` is their place in the layouts of run.json
     weights     norms of the weights, as they were sampled
     spreads     how the units of each weight differ, read at the start and when weights were replaced
     lateness    from this row on steps are judged one step later, or no longer; see `StepStats.is_late`
@@ -25,7 +26,7 @@ from gradguard.record.exact import to_exact
 
 
 REPLAY_FILE = "replay.jsonl"
-Kind = Literal["weights", "spreads", "lateness", "facts", "aside", "forget", "roll_back", "resumed"]
+Kind = Literal["layout", "weights", "spreads", "lateness", "facts", "aside", "forget", "roll_back", "resumed"]
 
 
 class ReplayWriter:
