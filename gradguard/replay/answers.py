@@ -25,9 +25,7 @@ class Answers:
 
     def __init__(self, records: Iterable[AnyRecord], policy: Policy | None) -> None:
         self._by_step: defaultdict[int, list[Intervention | Withheld]] = defaultdict(list)
-        self._rules = {rule.name: rule for rule in policy.rules} if policy is not None else {}
-        self._when_spent = policy.when_spent() if policy is not None else ()
-        self._has_policy = policy is not None
+        self._policy = policy
         for record in records:
             if isinstance(record, Intervention) or (isinstance(record, Withheld) and record.reason in ANSWERED):
                 self._by_step[record.step].append(record)
@@ -53,15 +51,16 @@ class Answers:
             action.remedy.name,
             action.finding.diagnosis,
         )
-        return is_alike and (not self._has_policy or _is_among(action.remedy, self.remedies(record)))
-
-    def remedies(self, record: Intervention | Withheld) -> tuple[Remedy, ...]:
-        """Return the remedies that a record may be about, as the run's policy had them; () when that is not known."""
-        rule = self._rules.get(record.rule)
-        rungs = rule.ladder() if rule is not None else ()
-        candidates = (*(rungs[record.rung] if record.rung < len(rungs) else ()), *self._when_spent)
-        return tuple(remedy for remedy in candidates if remedy.name == record.remedy)
+        if not is_alike or self._policy is None:
+            return is_alike
+        named = named_remedies(record, self._policy)
+        return any(remedy.as_policy() == action.remedy.as_policy() for remedy in named)
 
 
-def _is_among(remedy: Remedy, others: Iterable[Remedy]) -> bool:
-    return any(remedy.as_policy() == other.as_policy() for other in others)
+def named_remedies(record: Intervention | Withheld, policy: Policy | None) -> tuple[Remedy, ...]:
+    """Return the remedies of a policy that a record may be about; () when that is not known."""
+    if policy is None:
+        return ()
+    ladders = [rule.ladder() for rule in policy.rules if rule.name == record.rule]
+    rung = ladders[0][record.rung] if ladders and record.rung < len(ladders[0]) else ()
+    return tuple(remedy for remedy in (*rung, *policy.when_spent()) if remedy.name == record.remedy)

@@ -101,6 +101,7 @@ class Backtest:
 
     def __init__(self, recorded: Recorded, policy: Policy) -> None:
         _check_patterns(policy, recorded.tables[0].names)
+        recorded.recognise(policy)
         self._recorded, self._policy = recorded, policy
         self._answers = Answers(recorded.run.records, recorded.policy)
         self._intervening: _OnPaper | None = None
@@ -146,13 +147,14 @@ class Backtest:
 
     def taken_in(self, step: int) -> bool:
         """See `Listener`."""
+        if self._paper.is_stopped:
+            self.replayed.stopped_at = step - 1
+            return True
         outcomes = self._acting.outcomes
         if outcomes.pending and step >= outcomes.next_due:
             losses = list(self._judgement.losses[self._policy.horizon].values)
             self._acting.take(outcomes.collect(step, losses, self._judgement.num_losses))
-        if self._paper.is_stopped:
-            self.replayed.stopped_at = step - 1
-        return self._paper.is_stopped
+        return False
 
     @property
     def _acting(self) -> _OnPaper:

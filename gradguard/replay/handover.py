@@ -47,7 +47,8 @@ def _key(entry: Entry) -> Hashable:
 
 def _window(size: int, known: dict[int, Any], empty: dict[str, Any]) -> dict[str, Any]:
     if size in known or not known:
-        return known.get(size, empty)
+        found: dict[str, Any] = known.get(size, empty)
+        return found
     largest = known[max(known)]
     ring, steps, position = largest["ring"], int(largest["steps"]), int(largest["position"])
     window = NormWindow(ring.shape[1], size)
@@ -57,5 +58,5 @@ def _window(size: int, known: dict[int, Any], empty: dict[str, Any]) -> dict[str
 
 
 def _losses(size: int, known: dict[int, Any]) -> dict[str, Any]:
-    longest = max((window["values"] for window in known.values()), key=len, default=[])
+    longest: list[float] = max((window["values"] for window in known.values()), key=len, default=[])
     return {"values": longest[-size:]}

@@ -18,6 +18,7 @@ from gradguard.audit.read import Run, read_run
 from gradguard.errors import RecordError
 from gradguard.policy.schema import Policy
 from gradguard.probe_stats import Activations, Updates
+from gradguard.record.encode import to_json
 from gradguard.replay.notes import Note, read_notes
 from gradguard.stats import ParameterTable
 
@@ -86,6 +87,11 @@ class Recorded:
             if len(chunk.rows):
                 yield Section(self.tables[layout], layout, first, np.asarray(chunk.rows))
                 first += len(chunk.rows)
+
+    def recognise(self, policy: Policy) -> None:
+        """Take a policy for the run's own if it is, and that one was not understood here."""
+        if self.policy is None and to_json(policy.model_dump(mode="json")) == to_json(self.run.policy):
+            self.policy = policy
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return one of the columns that have a number a row."""

@@ -76,6 +76,7 @@ class Rejudge:
         self._facts: dict[str, Any] = {}
         self._has_facts = self._is_late = False
         self._layout = -1
+        self.judgement: Judgement
         self._num_losses = 0
 
     def run(self, progress: Callable[[int], None] = lambda done: None) -> int:
