@@ -35,11 +35,13 @@ def backtest(
 ) -> None:
     """Replay a run under another policy: what it would have found and done, and where that differs.
 
-    Every recorded step is judged again from its numbers. By the run's own policy ('recorded') that gives what was
-    recorded, to the last letter. After the first step at which the other policy would have changed the run's course
-    its answers are hypothetical: the numbers that follow are those of the run as it was.
+    Every recorded step is judged again from its numbers. By the run's own
+    policy ('recorded') that gives what was recorded, to the last letter. After
+    the first step at which another policy would have changed the run's course
+    its answers are hypothetical: the numbers are those of the run as it was.
 
-    Exit code 0: the same findings and decisions; 1: they differ; 2: no such policy or run.
+    Exit code 0: the same findings and decisions; 1: they differ;
+    2: no such policy or run.
     """
     recorded = Recorded(run, name)
     chosen = _policy(policy, recorded)

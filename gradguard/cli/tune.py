@@ -40,10 +40,11 @@ def tune(
     name: Annotated[str | None, typer.Option(help="Which guard's record, when several recorded there.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the measurements as JSON.")] = False,
 ) -> None:
-    """Find out how close healthy runs came to each threshold, and how often a rule cried wolf.
+    """Find out how close healthy runs came to each threshold, and how often rules cried wolf.
 
-    The runs are replayed with thresholds that move until they raise an alarm, or raise none any more. Whatever a rule
-    would act on in them is a false alarm. Say only runs that went well: nothing is learnt here of those that did not.
+    The runs are replayed with thresholds that move until they raise an alarm,
+    or raise none any more. Whatever a rule would act on in them is a false
+    alarm, so give only runs that went well.
 
     Exit code 0: no false alarm; 1: there are some; 2: unusable input.
     """
@@ -170,7 +171,7 @@ def _show(
         out.print(_margins(known))
     if beyond := _beyond(margins.margins):
         out.print()
-        what = f"No influence of its own, up to a factor of {FURTHEST:g}: {beyond}"
+        what = f"More than a factor of {FURTHEST:g} away, by each threshold and by all together: {beyond}"
         out.print(text(what, style="dim"))
     if suggestions:
         out.print()
@@ -223,12 +224,10 @@ def _margins(margins: list[Margin]) -> Table:
 
 
 def _beyond(margins: list[Margin]) -> str:
-    """Return the thresholds that change nothing by themselves, by rule."""
-    names: dict[str, list[str]] = {}
-    for margin in margins:
-        if margin.distance is None and len(margin.move.names) == 1:
-            names.setdefault(margin.rule.name, []).append(margin.move.names[0])
-    return "; ".join(f"{rule} ({', '.join(own)})" for rule, own in names.items())
+    """Return the rules of which nothing is known but that their alarms begin further away."""
+    near = {margin.rule.name for margin in margins if margin.distance is not None}
+    names = dict.fromkeys(margin.rule.name for margin in margins if not margin.alarms)
+    return ", ".join(name for name in names if name not in near)
 
 
 def _per(value: float) -> str:

@@ -19,7 +19,7 @@ from gradguard.replay.thresholds import FURTHEST, Move, furthest, moved, moves
 POINTS = 4  # that are tried between two bounds in one pass
 ENDS = (1.0 / FURTHEST, FURTHEST)
 TELLING = 0.98  # of the distance of any threshold by itself, below which moving several says something new
-PASSES = 4  # over the runs, after the first: 5^4 parts of ln(100), so that a factor is known within 1 %
+PASSES = 3  # over the runs, after the first: 5^3 parts of ln(10), so that a factor is known within 2 %
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Margin:
         rule: of the policy.
         move: which thresholds, and how.
         alarms: at the present thresholds.
-        quiet: factor nearest to 1 at which no alarm is raised, None when there is none within 100.
+        quiet: factor nearest to 1 at which no alarm is raised, None when there is none within 10.
         loud: likewise, at which one is.
     """
 
@@ -42,7 +42,7 @@ class Margin:
 
     @property
     def edge(self) -> float | None:
-        """The factor at which healthy runs alarm, or where they do already, fall silent; None: not within 100."""
+        """The factor at which healthy runs alarm, or where they do already, fall silent; None: not within 10."""
         return self.quiet if self.alarms else self.loud
 
     @property

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from gradguard.contracts import Diagnosis
 
 
-FURTHEST = 100.0  # factor on a threshold up to which it is tried
+FURTHEST = 10.0  # factor on a threshold up to which it is tried
 HALVINGS = 30  # of the way to a bound that an option may not pass
 
 
