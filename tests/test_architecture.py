@@ -323,6 +323,7 @@ COMMANDS = {
     "preflight": ["target", "--overfit", "--skip", "--json"],
     "schema": [],
     "show": ["run", "--step", "--name", "--json"],
+    "tune": ["runs", "--output", "-o", "--policy", "--margin", "--tighten", "--force", "--name", "--json"],
     "verify": ["run", "--name", "--json"],
 }
 

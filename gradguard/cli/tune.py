@@ -18,7 +18,7 @@ from gradguard.policy.schema import Policy
 from gradguard.record.directory import write_atomically
 from gradguard.record.encode import to_json
 from gradguard.replay.margins import Margin, Margins, measure_margins, num_passes
-from gradguard.replay.policy_text import policy_text
+from gradguard.replay.policy_text import Base, policy_text
 from gradguard.replay.rates import highest_rate, rate
 from gradguard.replay.recorded import Recorded
 from gradguard.replay.suggest import TRIES, Suggestion, reason, suggest
@@ -69,21 +69,23 @@ def tune(
         raise typer.Exit(1)
 
 
-def _base(source: str | None, first: Recorded) -> tuple[str | None, Policy]:
+def _base(source: str | None, first: Recorded) -> tuple[Base | None, Policy]:
     """Return what a policy file can extend (None: nothing), and the policy that is measured."""
     if source is not None:
-        return source, load_policy(source)
+        policy = load_policy(source)
+        return Base(source, policy), policy
     if first.policy is None:
         raise PolicyError(["the run's own policy names something that is not installed here; give one with --policy"])
-    for name in preset_names():
-        if load_preset(name).model_dump(mode="json") == first.policy.model_dump(mode="json"):
-            return name, first.policy
+    rules = first.policy.model_dump(mode="json", include={"rules"})
+    for name in ("default", *preset_names()):
+        if (preset := load_preset(name)).model_dump(mode="json", include={"rules"}) == rules:
+            return Base(name, preset), first.policy
     return None, first.policy
 
 
 def _file(
     runs: list[Recorded],
-    base: str | None,
+    base: Base | None,
     policy: Policy,
     margins: Margins,
     suggestions: list[Suggestion],
@@ -100,8 +102,8 @@ def _file(
     ]
     if not suggestions:
         head.append("No threshold had to be changed.")
-    if base is not None and base not in preset_names():
-        base = os.path.relpath(base, folder)
+    if base is not None and base.name not in preset_names():
+        base = base._replace(name=os.path.relpath(base.name, folder))
     reasons = {name: reason(suggestion, margins.num_steps) for name, suggestion in changed.items()}
     return policy_text(head, base, policy.model_copy(update={"rules": rules}), reasons)
 
@@ -141,7 +143,7 @@ def as_plain(
 def _show(
     runs: list[Recorded],
     policy: str | None,
-    base: str | None,
+    base: Base | None,
     margins: Margins,
     suggestions: list[Suggestion],
     output: Path | None,
@@ -154,7 +156,7 @@ def _show(
     )
     out.print(text(f"{head}.", style="bold"))
     out.print()
-    told = policy or (f"the run's own ({base})" if base else "the run's own")
+    told = policy or (f"the run's own ({base.name})" if base else "the run's own")
     quiet = sum(not count for count in margins.alarms.values())
     rows = [
         ("runs", ", ".join(str(run.run.path) for run in runs)),
@@ -206,7 +208,7 @@ def _rates(margins: Margins) -> Table:
 
 
 def _margins(margins: list[Margin]) -> Table:
-    columns = ["rule", "threshold", "is", "alarms at", "ratio", "away"]
+    columns = ["rule", "threshold", "is", "alarms from", "ratio", "away"]
     result = table("How close the runs came", columns, right=frozenset(columns[2:]))
     keep_whole(result, 0, (margin.rule.name for margin in margins))
     for margin in margins:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -17,22 +17,31 @@ from gradguard.registry import Component
 WIDTH = 100
 
 
-def policy_text(head: Sequence[str], base: str | None, policy: Policy, reasons: Mapping[str, str]) -> str:
+class Base(NamedTuple):
+    """What a policy file extends: its name there, and what that stands for."""
+
+    name: str
+    policy: Policy
+
+
+def policy_text(head: Sequence[str], base: Base | None, policy: Policy, reasons: Mapping[str, str]) -> str:
     """Return a policy as YAML.
 
     Args:
         head: sentences for the top of the file.
-        base: what it extends, which has all other rules; None when the file must hold everything.
+        base: what it extends, with the same rules but for the suggested ones; None when the file must hold everything.
         policy: with the suggested rules in place.
         reasons: by name, of the rules that differ from the base.
     """
     lines = [line for sentence in head for line in _comment(sentence, "")]
+    lines.append("version: 1")
     if base is not None:
-        lines += ["version: 1", f"extends: {_dump(base)}"]
-    else:
-        lines += _dump(policy.model_dump(mode="json", exclude_defaults=True, exclude={"rules"}) | {"version": 1}).split(
-            "\n"
-        )
+        lines.append(f"extends: {_dump(base.name)}")
+    known = (base.policy if base is not None else Policy()).model_dump(mode="json")
+    blocks = {name: block for name, block in policy.model_dump(mode="json").items() if block != known[name]}
+    blocks.pop("rules", None)
+    if blocks:
+        lines += _dump(blocks).split("\n")
     rules = [rule for rule in policy.rules if base is None or rule.name in reasons]
     if rules:
         lines.append("rules:")

@@ -7,9 +7,14 @@ from gradguard.policy.schema import Policy
 from gradguard.replay.recorded import Recorded
 
 
+MAX_PROBLEMS = 3  # told one by one
+
+
 def gaps(recorded: Recorded) -> list[str]:
     """Return what is missing in a record, whatever the policy; nothing when it can be replayed exactly."""
-    told = list(recorded.problems)
+    told = recorded.problems[:MAX_PROBLEMS]
+    if (more := len(recorded.problems) - MAX_PROBLEMS) > 0:
+        told.append(f"{more} more places in the record cannot be read")
     info = recorded.run.info
     if recorded.notes is None:
         told.append(

@@ -21,7 +21,7 @@ from gradguard.replay.recorded import Recorded
 
 QUICK = settings(deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
 # Of each family one that is quick: spikes, NaN, rollbacks, stops, surgery, dead units, a GAN with two guards.
-SET_UPS = ["H01", "F01"]
+SET_UPS = ["H01", "F01", "F07", "F09", "F35", "XF10", "T-nan-batch@H03"]
 
 
 @pytest.mark.parametrize("preset", ["default", "repair"])
