@@ -24,12 +24,13 @@ def judge_broken_step(pipeline: Pipeline) -> None:
         if not bool(param.isfinite().all())
     }
     stats.finite = False
+    pipeline.target.is_rebaselined = False
+    pipeline.recorder.aside(stats)
     if found := pipeline.judgement.judge(stats):
         pipeline.findings += [finding for _, finding in found]
         pipeline.records = pipeline.records + pipeline.intervening.act(found, ())
-        layout.recover_from_surgery(pipeline)
-        if pipeline.target.restored is not None:
-            pipeline.judgement.roll_back(pipeline.target.restored.windows)
+        pipeline.periodic.outcomes_waiting()
+        layout.follow_windows(pipeline, is_within=False)
 
 
 def notice_scaler(pipeline: Pipeline, losses: Sequence[Any], is_every_step_observed: bool) -> bool:
@@ -49,10 +50,12 @@ def notice_scaler(pipeline: Pipeline, losses: Sequence[Any], is_every_step_obser
     pipeline.target.begin()
     pipeline.records = []
     pipeline.monitor.measure(stats, losses=losses)
+    pipeline.recorder.aside(stats)
     if found := pipeline.judgement.judge(stats):
         pipeline.findings = [finding for _, finding in found]
         pipeline.records = pipeline.intervening.act(found, ())
-        layout.recover_from_surgery(pipeline)
+        pipeline.periodic.outcomes_waiting()
+        layout.follow_windows(pipeline, is_within=False)
     return True
 
 
@@ -78,6 +81,7 @@ def judge_last_step(pipeline: Pipeline) -> None:
     if stats.bad_state:
         stats.step, stats.has_loss, stats.finite, stats.is_stale = pipeline.step, False, True, False
         pipeline.target.begin()
+        pipeline.recorder.aside(stats)
         found = pipeline.judgement.judge(stats)
         pipeline.findings = [finding for _, finding in found]
         pipeline.records = pipeline.intervening.act(found, ())

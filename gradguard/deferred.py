@@ -136,7 +136,7 @@ class DeferredPipeline(Pipeline):
         stats.levels.fill(ABSENT)
         stats.has_loss, stats.loss = bool(losses), mean_loss(losses) if losses else math.nan
         stats.global_norm, stats.finite = 0.0, False
-        self.learn_and_record(int(Flag.SKIPPED_BY_GUARD))
+        self.learn_and_record(Flag.SKIPPED_BY_GUARD | Flag.UNJUDGED)
         message = "this step's gradients were of the weights before the guard replaced them: it was not taken"
         self.recorder.write(Event(step=self.step, event="step_dropped", message=message))
 
@@ -210,6 +210,7 @@ class DeferredPipeline(Pipeline):
         read, self._unread_probe = self._unread_probe, None
         if read is not None and not self.target.is_stopped:
             read(self.stats)
+            self.recorder.sampled(self.stats)
 
     def _judge_late(self, underway: Underway) -> None:
         """Judge a step from the numbers that have arrived, and write down what the device did."""

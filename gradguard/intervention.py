@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradguard.contracts import Unavailable
-from gradguard.observed import SampleIds
 from gradguard.outcomes import Judged, Outcomes
 from gradguard.policy.decide import Action, decide
 from gradguard.policy.history import RuleHistory, charge, dump_histories, learn, load_histories
 from gradguard.policy.schema import Policy, Rule
 from gradguard.record.recorder import Recorder
-from gradguard.records import AnyRecord, Finding, Intervention, Outcome, Withheld, WithheldReason
+from gradguard.records import AnyRecord, Change, Finding, Intervention, Outcome, Withheld, WithheldReason
 from gradguard.tally import Tally
-from gradguard.target import Target
+
+
+if TYPE_CHECKING:
+    from gradguard.observed import SampleIds
+    from gradguard.target import Target
+
+MOOT = "there was nothing to change: what it limits was within its limit"
+
+
+class Answer(NamedTuple):
+    """What a remedy answered.
+
+    Args:
+        change: what it did; None when it did nothing,
+        reason: and then why.
+        detail: one sentence, or "".
+    """
+
+    change: Change | None
+    reason: WithheldReason = "unavailable"
+    detail: str = ""
 
 
 class Intervening:
@@ -99,21 +118,8 @@ class Intervening:
 
     def _apply(self, action: Action, sample_ids: SampleIds) -> bool:
         """Apply one remedy and record it; return whether it was available."""
-        target = self.target
-        finding, rows = action.finding, self._rows(action)
-        reason: WithheldReason | None = None
-        detail, is_moot = "", False
-        try:
-            change = action.remedy.apply(target, finding, rows)
-        except Unavailable as error:
-            reason, detail = "unavailable", str(error)
-        except Exception as error:
-            reason, detail = "failed", repr(error)
-            self._on_fault(f"remedy {action.remedy.name!r}", error)
-        else:
-            if change is None:
-                is_moot = True
-                reason, detail = "unavailable", "there was nothing to change: what it limits was within its limit"
+        target, finding = self.target, action.finding
+        answer = self._ask(action)
         common: dict[str, Any] = {
             "step": target.stats.step,
             "rule": action.rule.name,
@@ -123,14 +129,25 @@ class Intervening:
             "finding": finding,
             "sample_ids": sample_ids,
         }
-        if reason:
-            self._records.append(self.recorder.write(Withheld(reason=reason, detail=detail, **common)))
-            return is_moot
-        record = self.recorder.write(Intervention(reason=action.reason, change=change, **common))
+        if answer.change is None:
+            self._records.append(self.recorder.write(Withheld(reason=answer.reason, detail=answer.detail, **common)))
+            return answer.detail == MOOT
+        record = self.recorder.write(Intervention(reason=action.reason, change=answer.change, **common))
         self._records.append(record)
         if action.remedy.kind != "notice" and not target.is_stopped:
             self._expect_outcome(record)
         return True
+
+    def _ask(self, action: Action) -> Answer:
+        """Let the remedy act, and return what it answered."""
+        try:
+            change = action.remedy.apply(self.target, action.finding, self._rows(action))
+        except Unavailable as error:
+            return Answer(None, "unavailable", str(error))
+        except Exception as error:
+            self._on_fault(f"remedy {action.remedy.name!r}", error)
+            return Answer(None, "failed", repr(error))
+        return Answer(change, detail="" if change is not None else MOOT)
 
     def _expect_outcome(self, done: Intervention) -> None:
         """Wait for what comes of an intervention; until then it counts against the budget of the run."""

@@ -19,6 +19,7 @@ def start(pipeline: Pipeline) -> None:
     pipeline.recorder.write_layout(pipeline.monitor.table)
     pipeline.monitor.probe(pipeline.stats)
     pipeline.monitor.read_spreads(pipeline.stats)
+    pipeline.recorder.sampled(pipeline.stats, has_spreads=True)
     pipeline.start_versions = [param._version for param in pipeline.monitor.params]
     _take_first_snapshot(pipeline)
     if pipeline.probes is not None:
@@ -62,12 +63,32 @@ def take_new_layout(pipeline: Pipeline) -> None:
     )
     pipeline.monitor.probe(pipeline.stats)
     pipeline.monitor.read_spreads(pipeline.stats)
+    pipeline.recorder.sampled(pipeline.stats, has_spreads=True)
     if pipeline.target.snapshots is not None:
         pipeline.target.snapshots.forget()
     _take_first_snapshot(pipeline)
 
 
-def recover_from_surgery(pipeline: Pipeline) -> None:
+def follow_windows(pipeline: Pipeline, is_within: bool) -> None:
+    """Follow what remedies did: the rolling statistics start afresh, or go back with the weights.
+
+    Args:
+        pipeline: whose remedies.
+        is_within: a step that was judged is still to be taken in.
+    """
+    target = pipeline.target
+    if target.is_rebaselined:
+        pipeline.judgement.forget()
+        pipeline.recorder.replay("forget", is_within=is_within, why="rebaselined")
+    if target.restored is not None:
+        pipeline.judgement.roll_back(target.restored.windows)
+        pipeline.recorder.replay("roll_back", is_within=is_within, snapshot=target.restored.step)
+        pipeline.scale.read_again()
+        pipeline.periodic.probe_at(pipeline.step + 1)
+    _recover_from_surgery(pipeline, is_within)
+
+
+def _recover_from_surgery(pipeline: Pipeline, is_within: bool) -> None:
     """If weights or modules are not what they were, what was learnt of them is void, and so are states saved before.
 
     A rollback would bring the numbers of the old structure back into the new one. From here on it leads to the state
@@ -76,8 +97,10 @@ def recover_from_surgery(pipeline: Pipeline) -> None:
     if not pipeline.target.is_operated:
         return
     pipeline.judgement.forget()
+    pipeline.recorder.replay("forget", is_within=is_within, why="operated")
     pipeline.monitor.probe(pipeline.stats)
     pipeline.monitor.read_spreads(pipeline.stats)
+    pipeline.recorder.sampled(pipeline.stats, has_spreads=True, is_within=is_within)
     if pipeline.target.buffers is not None:
         pipeline.target.buffers.accept()
     if pipeline.probes is not None:
@@ -94,6 +117,7 @@ def check_for_loaded_weights(pipeline: Pipeline) -> None:
         if pipeline.target.buffers is not None and pipeline.target.buffers.is_finite():
             pipeline.target.buffers.accept()
         pipeline.monitor.read_spreads(pipeline.stats)
+        pipeline.recorder.replay("spreads", spreads=pipeline.stats.weight_spreads)
         if pipeline.target.snapshots is not None:
             pipeline.target.snapshots.take(pipeline.step, pipeline.judgement.state_dict(), is_confirmed=True)
     pipeline.start_versions = []

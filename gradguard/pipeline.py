@@ -145,6 +145,7 @@ class Pipeline:
             has_moved = self.target.is_past and not self.target.was_skipped  # then the step itself may have spoilt them
             if not stats.found_inf and not stats.bad_state and not has_moved:
                 stats.bad_state = self.monitor.nonfinite_parameters()
+        self.recorder.facts(stats)
         found, target = self.judgement.judge(stats), self.target
         if found or target.effects:
             self._act(found, sample_ids)
@@ -219,13 +220,7 @@ class Pipeline:
                 target.grad_scale.put_on()
         if target.is_skipped:
             flags |= Flag.SKIPPED_BY_GUARD
-        if target.is_rebaselined:
-            self.judgement.forget()
-        if target.restored is not None:
-            self.judgement.roll_back(target.restored.windows)
-            self.scale.read_again()
-            self.periodic.probe_at(self.step + 1)
-        layout.recover_from_surgery(self)
+        layout.follow_windows(self, is_within=True)
         stats.put_back(measured)  # remedies noted the norms that they left; what was measured is what is remembered
         self.learn_and_record(flags)
 
@@ -236,6 +231,8 @@ class Pipeline:
             flags |= Flag.SKIPPED_BY_SCALER
         elif stats.finite and self.target.restored is None and not self.target.is_operated:
             self.judgement.learn(stats.levels, stats.loss, stats.has_loss, stats.is_plain)
+        elif stats.finite:
+            flags |= Flag.REFUSED
         if stats.is_stale:
             flags |= Flag.STALE
         self.recorder.row(stats, self.target.lr_factor, self.target.clip_coef, flags)
@@ -268,6 +265,7 @@ class Pipeline:
 
     def _probe(self) -> None:
         self.monitor.probe(self.stats)
+        self.recorder.sampled(self.stats)
 
     def finish(self) -> None:
         """Write down what still waits for its judgement, and let go of the hooks."""

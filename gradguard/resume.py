@@ -82,3 +82,17 @@ def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
         pipeline.probes.load_state_dict(plain["probes"])
     pipeline.start_versions = []
     pipeline.parameters_changed()
+    pipeline.recorder.sampled(stats, has_spreads=True)
+    pipeline.recorder.replay(
+        "resumed",
+        step=pipeline.step,
+        judgement=plain["judgement"],
+        intervening=plain["intervening"],
+        snapshots=_windows(state["snapshots"] or {}),
+    )
+
+
+def _windows(snapshots: dict[str, Any]) -> dict[int, Any]:
+    """Return the rolling statistics of saved snapshots, by step."""
+    kept = [*snapshots.get("good", ()), snapshots.get("start"), snapshots.get("pending")]
+    return {int(saved["step"]): from_plain(saved["windows"]) for saved in kept if saved is not None}

@@ -13,21 +13,22 @@ from gradguard.buffer_shadow import BufferShadow
 from gradguard.captures import Captures
 from gradguard.contracts import Effect, Unavailable
 from gradguard.forward_inputs import ForwardInputs
-from gradguard.functional import FLOAT32_MAX, exact_norm, scale_, scale_each_
+from gradguard.functional import exact_norm, scale_, scale_each_
 from gradguard.grad_scale import GradScale
 from gradguard.microbatches import Microbatches
+from gradguard.norm_notes import NormNotes
 from gradguard.observed import SampleIds
 from gradguard.records import Finding
 from gradguard.snapshot import Snapshot
 from gradguard.snapshots import Snapshots
-from gradguard.stats import ABSENT, ParameterTable, StepStats
+from gradguard.stats import ParameterTable, StepStats
 from gradguard.variance_watch import VarianceWatch
 
 
 SMALLEST_FOLDED = 1e-30  # below it the inverse that the kernels divide by leaves float32
 
 
-class Target:
+class Target(NormNotes):
     """What is being trained, at one step.
 
     Args:
@@ -64,9 +65,9 @@ class Target:
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, stats: StepStats) -> None:
+        super().__init__(stats)
         self.model = model
         self.optimizer = optimizer
-        self.stats = stats
         self.params: list[Tensor] = []
         self.table = ParameterTable([], [], [], [])
         self.gradient_scale = 1.0
@@ -125,11 +126,6 @@ class Target:
         if self.variances is not None:
             self.variances.look(self.stats)
 
-    def rows(self, rows: Sequence[int] | None) -> list[int]:
-        """Return the rows among `rows` (None: all) that have a gradient at this step."""
-        norms = self.stats.norms
-        return [i for i in (range(len(self.params)) if rows is None else rows) if norms[i] != ABSENT]
-
     def grads(self, rows: Sequence[int]) -> list[Tensor]:
         """Return the gradients of these rows, to be read and written; rows without one are left out."""
         if self.is_past:
@@ -187,14 +183,7 @@ class Target:
     def scale_all(self, factor: float) -> None:
         """Multiply every gradient by one factor, and note the norms that it leaves."""
         self.multiply_all(factor)
-        stats = self.stats
-        for row, norm in list(stats.exact_norms.items()):
-            self._set_norm(row, norm * factor)
-        others = stats.norms != ABSENT
-        others[list(stats.exact_norms)] = False
-        stats.norms[others] *= factor
-        stats.global_norm *= factor
-        stats.levels[0] = min(stats.global_norm, FLOAT32_MAX)
+        self.note_all(factor)
 
     def _fold(self, factor: float) -> bool:
         """Leave a factor to the optimizer's kernels if they can take it; return whether they do."""
@@ -209,12 +198,6 @@ class Target:
         scale_each_(self.grads(list(factors)), list(factors.values()))
         self.note({row: self.stats.norm(row) * factor for row, factor in factors.items()})
 
-    def note(self, norms: Mapping[int, float]) -> None:
-        """Take the norms that a remedy left some rows with, {row: norm}, for those that come after it."""
-        for row, norm in norms.items():
-            self._set_norm(row, norm)
-        self._sum_up()
-
     def measure_again(self, rows: Sequence[int]) -> None:
         """Measure the norms of these rows afresh, after their entries were changed."""
         for row in rows:
@@ -228,15 +211,3 @@ class Target:
             self._set_norm(row, math.nan if num_nan else math.inf if num_inf else norm / self.gradient_scale)
         self.stats.finite = not self.stats.nonfinite
         self._sum_up()
-
-    def _set_norm(self, row: int, norm: float) -> None:
-        self.stats.exact_norms.pop(row, None)
-        if FLOAT32_MAX < norm < math.inf:
-            self.stats.exact_norms[row] = norm
-            norm = FLOAT32_MAX
-        self.stats.norms[row] = norm
-
-    def _sum_up(self) -> None:
-        present = [self.stats.norm(row) for row in self.rows(None)]
-        self.stats.global_norm = math.hypot(*present)
-        self.stats.levels[0] = min(self.stats.global_norm, FLOAT32_MAX) if self.stats.finite else self.stats.global_norm

@@ -48,7 +48,7 @@ FLOORS = (
         "checklist.facts",
         "rank_test",
     },
-    {"registry"},
+    {"registry", "norm_notes"},
     {"trigger", "running"},
     {"verdict"},
     {
@@ -107,7 +107,7 @@ FLOORS = (
     {"target", "gradient_statistics", "activation_probe", "update_probe", "activation_swap", "unit_revival"},
     {"intervention", "foresight", "pace", "gradient_probe", "routine", "probes"},
     {"device_verdict", "periodic", "provisions"},
-    {"layout"},
+    {"layout", "replay"},
     {"aside"},
     {"quiet_steps"},
     {"pipeline"},
@@ -316,6 +316,7 @@ def test_a_name_that_is_not_public_is_an_attribute_error():
 
 
 COMMANDS = {
+    "backtest": ["policy", "run", "--name", "--all", "--json"],
     "audit": ["run", "--name", "--json"],
     "check": ["policy", "--json"],
     "demo": ["--steps", "--run-dir", "--seed"],
@@ -324,6 +325,7 @@ COMMANDS = {
     "preflight": ["target", "--overfit", "--skip", "--json"],
     "schema": [],
     "show": ["run", "--step", "--name", "--json"],
+    "tune": ["runs", "--output", "-o", "--policy", "--margin", "--tighten", "--force", "--name", "--json"],
     "verify": ["run", "--name", "--json"],
 }
 

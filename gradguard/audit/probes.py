@@ -24,8 +24,15 @@ def read_probes(path: Path) -> tuple[dict[int, Activations], dict[int, Updates],
     Args:
         path: the run directory. A run without probes has none, and the last line may be torn.
     """
-    activations: dict[int, Activations] = {}
-    updates: dict[int, Updates] = {}
+    told, problems = read_probe_lines(path)
+    activations = {step: seen for step, seen in told if isinstance(seen, Activations)}
+    updates = {step: seen for step, seen in told if isinstance(seen, Updates)}
+    return activations, updates, problems
+
+
+def read_probe_lines(path: Path) -> tuple[list[tuple[int, Activations | Updates]], list[Problem]]:
+    """Return what probes saw in the order in which it was told, each with its step; see `read_probes`."""
+    seen: list[tuple[int, Activations | Updates]] = []
     problems: list[Problem] = []
     file = path / PROBES_FILE
     text = file.read_text(encoding="ascii", errors="replace") if file.exists() else ""
@@ -35,14 +42,14 @@ def read_probes(path: Path) -> tuple[dict[int, Activations], dict[int, Updates],
             told = json.loads(line)
             step, kind = int(told.pop("at")), told.pop("kind")
             if kind == "activations":
-                activations[step] = _activations(told)
+                seen.append((step, _activations(told)))
             elif kind == "updates":
-                updates[step] = _updates(told)
+                seen.append((step, _updates(told)))
             else:
                 raise ValueError(f"unknown kind {kind!r}")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             problems.append(Problem(kind="statistics", file=PROBES_FILE, line=number, message=f"not readable: {error}"))
-    return activations, updates, problems
+    return seen, problems
 
 
 def _activations(told: dict[str, Any]) -> Activations:

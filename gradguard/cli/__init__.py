@@ -27,6 +27,8 @@ COMMANDS = {
     "check": "Check a policy file and list every mistake with its line.",
     "audit": "Summarise a run: is it healthy, what was done, did it help.",
     "show": "Show all that is recorded about one step.",
+    "backtest": "Replay a run under another policy: what would it have done?",
+    "tune": "Find out how close healthy runs came to each threshold.",
     "verify": "Check that a record is complete and was not edited.",
     "explain": "Explain a diagnosis, a remedy or a sink.",
     "schema": "Print the JSON Schema of policy files, for editors.",

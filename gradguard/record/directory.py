@@ -5,6 +5,7 @@ run_dir/run.json               facts about the run, replaced atomically
         statistics/            chunks of per-step rows
         gradients/             chunks of rows about the gradients, now and then
         probes.jsonl           what probes of activations and updates saw
+        replay.jsonl           what diagnoses read beside the rows, so that the run can be replayed
         last_good.pt           the state to start again from, when the policy gave the run up
         snapshots/             states to go back to, where the policy puts them on disk
         captures/              what a step can be taken again from, where a rule asks for it
@@ -33,6 +34,7 @@ from gradguard.record.encode import to_json
 from gradguard.record.gradients import GradientsWriter
 from gradguard.record.journal import Journal
 from gradguard.record.probes import PROBES_FILE, ProbesWriter
+from gradguard.record.replay import REPLAY_FILE, ReplayWriter
 from gradguard.record.statistics import StatisticsWriter
 from gradguard.stats import ParameterTable
 
@@ -55,6 +57,7 @@ class RunDirectory:
         statistics: takes a row a step; call `write_layout` before the first one.
         gradients: takes a row a probe, likewise.
         probes: takes what a probe saw.
+        replay: takes what else a replay needs.
     """
 
     def __init__(self, path: Path, info: dict[str, Any]) -> None:
@@ -65,6 +68,7 @@ class RunDirectory:
         self.statistics = StatisticsWriter(path / STATISTICS_FOLDER, num_parameters=0)
         self.gradients = GradientsWriter(path / GRADIENTS_FOLDER, num_parameters=0)
         self.probes = ProbesWriter(path / PROBES_FILE)
+        self.replay = ReplayWriter(path / REPLAY_FILE)
         self.journal = Journal(path / JOURNAL_FILE, info["run_id"])
 
     @classmethod
@@ -138,6 +142,7 @@ class RunDirectory:
             "parameters": table.names,
             "shapes": table.shapes,
             "dtypes": table.dtypes,
+            "groups": table.groups,
         }
         self.info["layouts"] = [*self.info["layouts"], layout]
         self.write_info()
@@ -163,6 +168,7 @@ class RunDirectory:
             last.callback(self.write_info)
             last.callback(self.journal.close)
             last.callback(self.probes.close)
+            last.callback(self.replay.close)
             last.callback(self._close_rows, self.gradients, "num_gradients_rows")
             last.callback(self._close_rows, self.statistics, "num_rows")
 

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 from gradguard.contracts import Sink
 from gradguard.probe_stats import Activations, Updates
+from gradguard.record import facts
 from gradguard.record.directory import RunDirectory
+from gradguard.record.replay import Kind
 from gradguard.records import AnyRecord, Record
 from gradguard.stats import ParameterTable, StepStats
 
@@ -36,6 +38,7 @@ class Recorder:
         self._num_kept = 0
         self._waiting: deque[tuple[Record, bool]] = deque(maxlen=KEPT)
         self._has_rows = directory is not None
+        self._was_late = False
 
     @property
     def has_rows(self) -> bool:
@@ -113,6 +116,35 @@ class Recorder:
             except (OSError, ValueError) as error:
                 self._on_fault("writing what probes saw", error)
 
+    def replay(self, kind: Kind, *, is_within: bool = False, **values: Any) -> None:
+        """Write down what a replay needs beside the rows; see `ReplayWriter`."""
+        if self._has_rows:
+            directory = self.directory
+            try:
+                row = directory.statistics.num_rows + directory.statistics.num_lost  # type: ignore[union-attr]
+                directory.replay.append(kind, row, values, is_within)  # type: ignore[union-attr]
+            except (OSError, ValueError) as error:
+                self._on_fault("writing what a replay needs", error)
+
+    def facts(self, stats: StepStats) -> None:
+        """Write down what the row of a step that is about to be judged would leave out, if there is anything."""
+        if stats.is_late is not self._was_late:
+            self._was_late = stats.is_late
+            self.replay("lateness", is_late=stats.is_late)
+        if facts.is_remarkable(stats) and self._has_rows:
+            self.replay("facts", **facts.facts(stats))
+
+    def aside(self, stats: StepStats) -> None:
+        """Write down what is about to be judged without a row."""
+        if self._has_rows:
+            self.replay("aside", **facts.whole(stats))
+
+    def sampled(self, stats: StepStats, has_spreads: bool = False, is_within: bool = False) -> None:
+        """Write down what was sampled of the weights."""
+        self.replay("weights", is_within=is_within, norms=stats.weight_norms, sgd_reach=stats.sgd_reach, shrinkage=stats.shrinkage)
+        if has_spreads:
+            self.replay("spreads", is_within=is_within, spreads=stats.weight_spreads)
+
     def write_layout(self, table: ParameterTable) -> None:
         """Say which parameters the rows are about from now on."""
         if self.directory is not None:
@@ -121,6 +153,8 @@ class Recorder:
             except OSError as error:
                 self._has_rows = False
                 self._on_fault("writing the statistics", error)
+                return
+            self.replay("layout", index=len(self.directory.info["layouts"]) - 1)
 
     def flush(self) -> None:
         """Write the rows that are buffered."""

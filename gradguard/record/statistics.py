@@ -37,6 +37,8 @@ class Flag(IntFlag):
     FINDING = 4
     INTERVENTION = 8
     STALE = 16
+    REFUSED = 32  # finite, and not taken into the rolling statistics all the same
+    UNJUDGED = 64  # dropped unseen: its gradients were of weights that were replaced since
 
 
 def row_dtype(num_parameters: int) -> np.dtype[np.void]:

@@ -1,0 +1,70 @@
+"""What diagnoses read beside the rows of statistics, on disk, so that a run can be replayed: a JSON object a line.
+
+    {"row":0,"kind":"weights","norms":{"array":"<f4",...},"sgd_reach":12.3,"shrinkage":0.0}
+
+`row` is the row of statistics (from 0) that is judged next when the line is written. A line with `"within":true` was
+written between the judgement of that row and its being taken into the rolling statistics.
+
+    layout      the rows to come are about other parameters; `index` is their place in the layouts of run.json
+    weights     norms of the weights, as they were sampled
+    spreads     how the units of each weight differ, read at the start and when weights were replaced
+    lateness    from this row on steps are judged one step later, or no longer; see `StepStats.is_late`
+    facts       of one row: counts of NaN, norms beyond float32, damaged tensors, and whatever else is rare
+    aside       a judgement without a row: a broken step, a step that GradScaler skipped, the last step's weights
+    forget      the rolling statistics started afresh
+    roll_back   they went back to those of a snapshot
+    resumed     a saved state was loaded, with windows and histories
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from gradguard.record.exact import to_exact
+
+
+REPLAY_FILE = "replay.jsonl"
+Kind = Literal["layout", "weights", "spreads", "lateness", "facts", "aside", "forget", "roll_back", "resumed"]
+
+
+class ReplayWriter:
+    """Appends a line now and then, and has it written at once.
+
+    Args:
+        path: of the file; it is made for the first line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: TextIO | None = None
+
+    def append(self, kind: Kind, row: int, values: dict[str, Any], is_within: bool = False) -> None:
+        """Write one line.
+
+        Args:
+            kind: what it is about.
+            row: see above.
+            values: by name; anything that `to_exact` takes.
+            is_within: see above.
+
+        Raises:
+            OSError: it could not be written.
+            ValueError: a value is of another kind.
+        """
+        told: dict[str, Any] = {"row": row, "kind": kind}
+        if is_within:
+            told["within"] = True
+        told |= {name: to_exact(value) for name, value in values.items()}
+        line = json.dumps(told, allow_nan=False, separators=(",", ":")) + "\n"
+        if self._file is None:
+            self._file = open(self._path, "x", encoding="ascii")
+        self._file.write(line)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; closing twice is fine."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

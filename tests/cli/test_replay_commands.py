@@ -1,0 +1,114 @@
+"""`gradguard backtest` and `gradguard tune`."""
+
+import json
+import math
+import sys
+
+import pytest
+from deferring import train
+
+from gradguard.cli import main
+from gradguard.policy.load import load_policy
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    path = tmp_path_factory.mktemp("run") / "exp"
+    train("default", "immediate", losses={20: math.nan, 30: 1e6}, run_dir=path)
+    return str(path)
+
+
+@pytest.fixture
+def call(capsys):
+    """Run the command line; return (exit code, output, errors)."""
+
+    def run(*args):
+        code = main([str(arg) for arg in args])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_run_by_its_own_policy_is_the_same(call, run_dir):
+    code, out, err = call("backtest", "recorded", run_dir)
+    assert (code, err) == (0, "")
+    assert out.startswith("The same: ")
+    assert "to the last letter" in out
+    assert "50 of 50 steps" in out
+
+
+def test_another_policy_differs_and_says_where_it_guesses(call, run_dir):
+    code, out, _ = call("backtest", "observe", run_dir)
+    assert code == 1
+    assert out.startswith("Not the same: ")
+    assert "the first at step 20" in out
+    assert "at step 20 the policy changes the run's course" in out
+    assert "skip_step (dry run)" in out
+    assert "? hypothetical" in out
+
+
+def test_the_comparison_can_be_read_by_machines(call, run_dir):
+    code, out, _ = call("backtest", "observe", run_dir, "--json")
+    told = json.loads(out)
+    assert code == 1
+    assert (told["is_same"], told["first_difference"], told["hypothetical_from"]) == (False, 20, 21)
+    first = told["differences"][0]
+    assert (first["diagnosis"], first["steps"], first["is_hypothetical"]) == ("nonfinite", [20], False)
+    assert first["recorded"][0]["remedy"] == first["replayed"][0]["remedy"] == "skip_step"
+    assert (first["recorded"][0]["reason"], first["replayed"][0]["reason"]) == ("", "dry_run")
+    assert told["diagnoses"]["nonfinite"] == {
+        "findings_recorded": 1,
+        "findings_replayed": 1,
+        "actions_recorded": 1,
+        "actions_replayed": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("backtest", "defualt", "RUN"), "did you mean 'default'"),
+        (("backtest", "default", "nowhere"), "does not exist"),
+        (("tune", "nowhere"), "does not exist"),
+        (("tune", "RUN", "--policy", "defualt"), "did you mean 'default'"),
+        (("tune", "RUN", "--margin", "0.5"), "greater than or equal to 1"),
+    ],
+)
+def test_unusable_input_is_refused(call, run_dir, args, says):
+    code, out, err = call(*[run_dir if arg == "RUN" else arg for arg in args])
+    assert (code, out) == (2, "")
+    assert says in err
+
+
+def test_false_alarms_are_counted_and_a_policy_is_suggested(call, run_dir, tmp_path):
+    path = tmp_path / "policy.yaml"
+    code, out, _ = call("tune", run_dir, "-o", path)
+    assert code == 1
+    assert "false alarms in 50 healthy steps" in out
+    assert "no threshold of 'drop-nonfinite' silences it" in out
+    text = path.read_text()
+    assert text.startswith("# Suggested by `gradguard tune` from 1 healthy run, 50 steps.")
+    assert "extends: default" in text
+    assert load_policy(path).rules
+    code, out, err = call("tune", run_dir, "-o", path)
+    assert (code, out) == (2, "")
+    assert "--force overwrites it" in err
+    assert path.read_text() == text
+
+
+def test_measurements_can_be_read_by_machines(call, run_dir):
+    code, out, _ = call("tune", run_dir, run_dir, "--policy", "rnn", "--json")
+    told = json.loads(out)
+    assert (code, told["num_steps"], told["runs"]) == (1, 100, [run_dir, run_dir])
+    assert told["rules"]["drop-nonfinite"]["false_alarms"] == 2
+    assert told["rules"]["drop-nonfinite"]["per_100000"] == 2000.0
+    assert {"rule", "thresholds", "reached", "ratio"} == set(told["margins"][0])
+
+
+def test_neither_needs_torch(run_dir):
+    import subprocess
+
+    script = f"import sys; from gradguard.cli import main; main(['backtest', 'recorded', {run_dir!r}]); "
+    script += "print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
