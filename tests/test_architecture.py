@@ -322,7 +322,7 @@ COMMANDS = {
     "preflight": ["target", "--overfit", "--skip", "--json"],
     "schema": [],
     "show": ["run", "--step", "--name", "--json"],
-    "verify": ["run", "--name", "--json"],
+    "verify": ["run", "--head", "--name", "--json"],
 }
 
 

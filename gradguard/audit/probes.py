@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradguard.audit.problem import Problem
+from gradguard.audit.line import Line, read_lines
+from gradguard.audit.problem import MAX_PROBLEMS, Problem
+from gradguard.printable import printable
 from gradguard.probe_stats import Activations, InputStats, OutputStats, Updates
 from gradguard.record.probes import PROBES_FILE
 
@@ -18,31 +19,51 @@ ARRAYS = ("dead", "saturated", "zero_ratio", "mean", "std")
 NORMS = ("update_norms", "weight_norms")  # of `Updates`
 
 
-def read_probes(path: Path) -> tuple[dict[int, Activations], dict[int, Updates], list[Problem]]:
-    """Return what probes saw by the step whose diagnoses were told, and which lines cannot be read.
+class Probes(NamedTuple):
+    """What probes saw, by the step whose diagnoses were told.
+
+    Attributes:
+        activations: of the activations.
+        updates: of the optimizer's updates.
+        problems: lines that cannot be read.
+    """
+
+    activations: dict[int, Activations]
+    updates: dict[int, Updates]
+    problems: list[Problem]
+
+
+def read_probes(path: Path) -> Probes:
+    """Return what probes saw.
 
     Args:
         path: the run directory. A run without probes has none, and the last line may be torn.
     """
-    activations: dict[int, Activations] = {}
-    updates: dict[int, Updates] = {}
-    problems: list[Problem] = []
-    file = path / PROBES_FILE
-    text = file.read_text(encoding="ascii", errors="replace") if file.exists() else ""
-    *lines, _ = text.split("\n")
-    for number, line in enumerate(lines, start=1):
+    probes = Probes({}, {}, [])
+    for line in read_lines(path / PROBES_FILE):
+        if not line.has_break:
+            break
         try:
-            told = json.loads(line)
-            step, kind = int(told.pop("at")), told.pop("kind")
-            if kind == "activations":
-                activations[step] = _activations(told)
-            elif kind == "updates":
-                updates[step] = _updates(told)
-            else:
-                raise ValueError(f"unknown kind {kind!r}")
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            problems.append(Problem(kind="statistics", file=PROBES_FILE, line=number, message=f"not readable: {error}"))
-    return activations, updates, problems
+            _take(line, probes)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            message = f"not readable: {printable(str(error))[:200]}"
+            probes.problems.append(Problem(kind="statistics", file=PROBES_FILE, line=line.number, message=message))
+            if len(probes.problems) >= MAX_PROBLEMS:
+                break
+    return probes
+
+
+def _take(line: Line, probes: Probes) -> None:
+    if line.fields is None:
+        raise ValueError(line.fault)
+    told = line.fields
+    step, kind = int(told.pop("at")), told.pop("kind")
+    if kind == "activations":
+        probes.activations[step] = _activations(told)
+    elif kind == "updates":
+        probes.updates[step] = _updates(told)
+    else:
+        raise ValueError(f"unknown kind {kind!r}")
 
 
 def _activations(told: dict[str, Any]) -> Activations:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from gradguard.contracts import Sink
 from gradguard.probe_stats import Activations, Updates
+from gradguard.record.chain import ReplacedError
 from gradguard.record.directory import RunDirectory
 from gradguard.records import AnyRecord, Record
 from gradguard.stats import ParameterTable, StepStats
@@ -47,8 +48,8 @@ class Recorder:
 
         A record that the disk does not take waits, in order, for the next one that it takes.
         """
+        self.flush()
         if self.directory is not None:
-            self.flush()
             seq = self.directory.journal.num_records + len(self._waiting)
         else:
             seq = self._num_kept
@@ -68,16 +69,32 @@ class Recorder:
 
     def _drain(self) -> Any:
         """Write what waits; return the last record as written, None if the disk did not take it."""
-        written = None
-        while self._waiting:
-            record, durable = self._waiting[0]
+        written, is_durable = None, False
+        try:
+            while self._waiting and self.directory is not None:
+                record, durable = self._waiting[0]
+                written = self.directory.journal.append(record, durable=durable)
+                is_durable |= durable
+                self._waiting.popleft()
+        except (OSError, ValueError) as error:
+            self._tell("writing the record", error)
+            return None
+        if is_durable and self.directory is not None:
             try:
-                written = self.directory.journal.append(record, durable=durable)  # type: ignore[union-attr]
+                self.directory.seal()
             except (OSError, ValueError) as error:
-                self._on_fault("writing the record", error)
-                return None
-            self._waiting.popleft()
+                self._tell("sealing the record", error)
         return written
+
+    def _tell(self, what: str, error: Exception) -> None:
+        """Tell a fault of the disk; a directory that is gone, or another run's by now, is let go of."""
+        if isinstance(error, ReplacedError) and self.directory is not None:
+            self.directory.abandon()
+            self.directory = None
+            self._has_rows = False
+            self._waiting.clear()
+            what = "recording to disk"
+        self._on_fault(what, error)
 
     def row(self, stats: StepStats, lr_factor: float, clip_coef: float, flags: int) -> None:
         """Add one step's row of statistics; see `StatisticsWriter.append`."""
@@ -95,7 +112,7 @@ class Recorder:
                     stats.norms,
                 )
             except (OSError, ValueError) as error:
-                self._on_fault("writing the statistics", error)
+                self._tell("writing the statistics", error)
 
     def gradients(self, step: int, columns: Mapping[str, Any], is_absent: Any) -> None:
         """Add the row of one probe; see `GradientsWriter.append`."""
@@ -103,7 +120,7 @@ class Recorder:
             try:
                 self.directory.gradients.append(step, columns, is_absent)  # type: ignore[union-attr]
             except (OSError, ValueError) as error:
-                self._on_fault("writing the statistics of gradients", error)
+                self._tell("writing the statistics of gradients", error)
 
     def probe(self, step: int, seen: Activations | Updates) -> None:
         """Write what a probe saw; see `ProbesWriter`."""
@@ -111,7 +128,7 @@ class Recorder:
             try:
                 self.directory.probes.append(step, seen)  # type: ignore[union-attr]
             except (OSError, ValueError) as error:
-                self._on_fault("writing what probes saw", error)
+                self._tell("writing what probes saw", error)
 
     def write_layout(self, table: ParameterTable) -> None:
         """Say which parameters the rows are about from now on."""
@@ -120,7 +137,7 @@ class Recorder:
                 self.directory.write_layout(table)
             except OSError as error:
                 self._has_rows = False
-                self._on_fault("writing the statistics", error)
+                self._tell("writing the statistics", error)
 
     def flush(self) -> None:
         """Write the rows that are buffered."""
@@ -129,7 +146,7 @@ class Recorder:
                 self.directory.statistics.flush()
                 self.directory.gradients.flush()
             except (OSError, ValueError) as error:
-                self._on_fault("writing the statistics", error)
+                self._tell("writing the statistics", error)
 
     def finish(self, status: str) -> None:
         """Close everything and say how the run ended."""
@@ -137,7 +154,7 @@ class Recorder:
             try:
                 self.directory.finish(status)
             except (OSError, ValueError) as error:
-                self._on_fault("closing the record", error)
+                self._tell("closing the record", error)
         self._has_rows = False
         for sink in self._sinks:
             try:
