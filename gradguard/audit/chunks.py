@@ -106,10 +106,7 @@ class Chunk:
 
 def all_parameters(layouts: Any) -> list[str]:
     """Return the names in the layouts of `run.json`, in the order of their first appearance."""
-    try:
-        return list(dict.fromkeys(str(name) for layout in layouts for name in layout["parameters"]))
-    except (KeyError, TypeError):
-        return []
+    return list(dict.fromkeys(name for _, names in _readable(layouts) for name in names))
 
 
 def open_chunks(
@@ -143,14 +140,16 @@ def open_chunks(
 
 
 def _starts(layouts: Any, first_chunk: str) -> Sequence[tuple[int, list[str]]]:
-    """Return from which chunk on which parameters are meant; of a damaged list what can be read."""
-    starts = []
+    """Return from which chunk on which parameters are meant."""
+    starts = ((layout.get(first_chunk), names) for layout, names in _readable(layouts))
+    return sorted(((start, names) for start, names in starts if isinstance(start, int)), key=lambda entry: entry[0])
+
+
+def _readable(layouts: Any) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Yield the layouts with their names; of a damaged list those that can be read."""
     for layout in layouts if isinstance(layouts, list) else ():
         if isinstance(layout, dict) and isinstance(layout.get("parameters"), list):
-            start = layout.get(first_chunk)
-            if isinstance(start, int):
-                starts.append((start, [str(name) for name in layout["parameters"]]))
-    return sorted(starts, key=lambda entry: entry[0])
+            yield layout, [str(name) for name in layout["parameters"]]
 
 
 def _read_header(path: Path, num_parameters: int, expected: np.dtype[np.void]) -> tuple[int, bytes, int]:

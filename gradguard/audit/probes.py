@@ -44,7 +44,8 @@ def read_probes(path: Path) -> Probes:
         if not line.has_break:
             break
         try:
-            _take(line, probes)
+            with np.errstate(all="ignore"):  # numbers beyond float32 are infinite
+                _take(line, probes)
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             message = f"not readable: {printable(str(error))[:200]}"
             probes.problems.append(Problem(kind="statistics", file=PROBES_FILE, line=line.number, message=message))

@@ -90,6 +90,12 @@ class Run:
         return all_parameters(self.info.get("layouts"))
 
     @property
+    def name(self) -> str | None:
+        """The guard's name, None when it has none."""
+        name = self.info.get("name")
+        return name if isinstance(name, str) else None
+
+    @property
     def policy(self) -> dict[str, Any]:
         """The policy that was in force, all defaults filled in."""
         policy = self.info.get("policy")

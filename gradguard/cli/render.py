@@ -13,6 +13,7 @@ from gradguard.printable import printable
 
 
 PIPED_WIDTH = 80
+MAX_TEXT = 1000  # characters of one name or sentence
 NAME_WIDTH = 20  # of the longest name that a shipped diagnosis or remedy has
 
 
@@ -23,8 +24,16 @@ def console() -> Console:
 
 
 def text(value: object, style: str = "") -> Text:
-    """Return text from a record as it may be shown."""
-    return Text(printable(str(value)), style=style)
+    r"""Return text from a record as it may be shown; what goes on for ever is cut, and the cut is told.
+
+    Example:
+        >>> text("a\x1b[2Jb").plain
+        'a\\x1b[2Jb'
+    """
+    whole = str(value)
+    shown = printable(whole[:MAX_TEXT])
+    more = f"... ({len(whole) - MAX_TEXT:,} more characters)" if len(whole) > MAX_TEXT else ""
+    return Text(shown + more, style=style)
 
 
 def number(value: float | None) -> str:
