@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradguard.printable import printable
+from gradguard.printable import printable, short
 
 
 PIPED_WIDTH = 80
@@ -40,14 +39,10 @@ def number(value: float | None) -> str:
     """Return a number in at most 9 characters, "-" for None.
 
     Example:
-        >>> [number(value) for value in (0.00012345, 4.0, 123456.0, float("nan"), None)]
-        ['0.000123', '4', '1.23e+05', 'NaN', '-']
+        >>> [number(value) for value in (0.00012345, 4.0, 123456.0, 1.5e9, float("nan"), None)]
+        ['0.000123', '4', '123,000', '1.5e+09', 'NaN', '-']
     """
-    if value is None:
-        return "-"
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Inf" if value > 0 else "-Inf"
-    return f"{value:.3g}"
+    return "-" if value is None else short(value)
 
 
 def steps(first: int, last: int) -> str:

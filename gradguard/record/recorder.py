@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from loguru import logger
+
 from gradguard.contracts import Sink
+from gradguard.printable import printable
 from gradguard.probe_stats import Activations, Updates
 from gradguard.record.chain import ReplacedError
 from gradguard.record.directory import RunDirectory
@@ -155,6 +159,9 @@ class Recorder:
                 self.directory.finish(status)
             except (OSError, ValueError) as error:
                 self._tell("closing the record", error)
+            else:
+                if status != "stopped":  # `TrainingStopped` says it there
+                    logger.info("{}", printable(f"what happened, step by step: {_audit(self.directory)}"))
         self._has_rows = False
         for sink in self._sinks:
             try:
@@ -162,3 +169,11 @@ class Recorder:
             except Exception as error:
                 self._on_fault(f"sink {sink.name!r}", error)
         self._sinks.clear()
+
+
+def _audit(directory: RunDirectory) -> str:
+    """Return the command that shows what was recorded."""
+    name = directory.info["name"]
+    if name is None:
+        return f"gradguard audit {shlex.quote(str(directory.path))}"
+    return f"gradguard audit {shlex.quote(str(directory.path.parent))} --name {shlex.quote(name)}"
