@@ -317,7 +317,7 @@ COMMANDS = {
     "audit": ["run", "--name", "--json"],
     "check": ["policy", "--json"],
     "demo": ["--steps", "--run-dir", "--seed"],
-    "explain": ["name"],
+    "explain": ["name", "--json"],
     "init": ["path", "--force"],
     "preflight": ["target", "--overfit", "--skip", "--json"],
     "schema": [],

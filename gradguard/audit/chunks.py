@@ -62,11 +62,12 @@ class Rows:
         """
         heads = np.zeros(self._num_rows, dtype=dtype)
         if self.dtype.itemsize > PAGE_BYTES:
-            num_bytes, target = dtype.itemsize, heads.view(np.uint8).data
+            num_bytes, target = dtype.itemsize, heads.view(np.uint8)
             with open_regular(self._path) as file:
+                raw = file.raw  # type: ignore[attr-defined]  # a buffer would fetch what lies behind as well
                 for row in range(self._num_rows):
-                    file.seek(self._offset + row * self.dtype.itemsize)
-                    target[row * num_bytes : (row + 1) * num_bytes] = file.read(num_bytes)
+                    raw.seek(self._offset + row * self.dtype.itemsize)
+                    raw.readinto(target[row * num_bytes : (row + 1) * num_bytes].data)
             return heads
         done = 0
         for block in self.blocks():

@@ -73,6 +73,7 @@ class Seals:
 
 def _seal(fields: Mapping[str, Any] | None) -> Seal | None:
     try:
-        return Seal.model_validate(fields)
+        seal = Seal.model_validate(fields)
     except ValidationError:
         return None
+    return seal if all(block.start < block.stop for block in seal.rows) else None

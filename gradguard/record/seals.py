@@ -34,7 +34,7 @@ class SealedRows(Frozen):
     """
 
     file: str
-    start: int = Field(ge=0)
+    start: int = Field(ge=0, le=2**40)
     stop: int = Field(ge=1, le=2**40)
     sha256: str
 
