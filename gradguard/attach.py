@@ -149,12 +149,12 @@ def _tell(guard: Guard, model: nn.Module, monitor: Monitor, name: str | None) ->
         notes.append(
             f"rollback unavailable: {snapshots.refusal}"
             if snapshots.good is None
-            else f"snapshots take {snapshots.nbytes / 1e6:.3g} MB each and more once the optimizer has state, "
+            else f"snapshots take {_size(snapshots.nbytes)} each and more once the optimizer has state, "
             f"{snapshots.num_copies} at a time {'in memory' if snapshots.folder is None else 'on disk'}{until}"
         )
     armed = {rule.when.name: warmup for rule in policy.rules if (warmup := getattr(rule.when, "warmup", 0))}
     if armed:
-        notes.append(f"{', '.join(armed)} not armed before step {max(armed.values())}")
+        notes.append(f"{', '.join(armed)} are looked for from step {max(armed.values())} on")
     if policy.monitor.sync == "deferred":
         reasons = "; ".join(guard.reasons_to_wait)
         told = f"sync deferred is not possible, every step waits for the device: {reasons}"
@@ -165,13 +165,19 @@ def _tell(guard: Guard, model: nn.Module, monitor: Monitor, name: str | None) ->
         notes.append("the model is compiled: gradients, weights and loss are seen, what happens inside it is not")
     if guard.directory is None and is_main_rank():
         notes.append("no run_dir: the record is kept in memory only")
-    watched = f"{len(monitor.table)} parameters" + (f" of {name!r}" if name else "")
+    watched = f"{len(monitor.table)} parameter tensors" + (f" of {name!r}" if name else "")
+    acts = "acts" if policy.mode == "enforce" else "changes nothing"
     # The journal's chain covers this event, and with it the policy that run.json shows.
     sealed = {"policy_sha256": guard.directory.info["policy_sha256"]} if guard.directory is not None else {}
-    message = f"gradguard watches {watched}, {len(policy.rules)} rules, mode {policy.mode}"
-    guard.announce(Event(event="attached", message=f"{message}. {'. '.join(notes)}.", data={"notes": notes, **sealed}))
+    message = f"gradguard watches {watched} by {len(policy.rules)} rules and {acts} (mode: {policy.mode})"
+    guard.announce(Event(event="attached", message="; ".join([message, *notes]), data={"notes": notes, **sealed}))
     if guard.directory is not None:
-        logger.info("{}", printable(f"recording to {guard.run_dir}"))
+        logger.info("{}", printable(f"the record goes to {guard.run_dir}"))
+
+
+def _size(num_bytes: int) -> str:
+    unit, name = (1e9, "GB") if num_bytes >= 1e9 else (1e6, "MB") if num_bytes >= 1e6 else (1e3, "kB")
+    return f"{num_bytes / unit:.3g} {name}"
 
 
 def _obstacles(policy: Policy, monitor: Monitor) -> list[str]:

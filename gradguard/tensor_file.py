@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gradguard.errors import RecordError
-from gradguard.record.directory import sync_folder
+from gradguard.record.atomic_write import sync_folder
 
 
 def write_tensors(path: Path, contents: dict[str, Any]) -> int:

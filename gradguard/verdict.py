@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from gradguard.printable import short
 from gradguard.records import Outcome, Verdict
 from gradguard.running import MAD_TO_SIGMA
 
@@ -97,7 +98,9 @@ def judge(before: Level, after: Level, recurrences: int, horizon: int) -> tuple[
         return ("unknown", f"{came_back}; {why}") if is_rare else ("no_effect", came_back)
     rise, noise = after.median - before.median, tolerance(before, after.count)
     way = "as before" if abs(rise) <= noise else "above what it was" if rise > 0 else "below what it was"
-    told = f"{came_back} and the loss is {after.median:.4g}, {way} ({before.median:.4g}, give or take {noise:.2g})"
+    told = (
+        f"{came_back} and the loss is {short(after.median)}, {way} ({short(before.median)}, give or take {noise:.2g})"
+    )
     if rise > WORSE * noise:
         return "worse", told
     if (is_rare and rise <= noise) or rise < -noise:

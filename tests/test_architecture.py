@@ -320,13 +320,13 @@ COMMANDS = {
     "audit": ["run", "--name", "--json"],
     "check": ["policy", "--json"],
     "demo": ["--steps", "--run-dir", "--seed"],
-    "explain": ["name"],
+    "explain": ["name", "--json"],
     "init": ["path", "--force"],
     "preflight": ["target", "--overfit", "--skip", "--json"],
     "schema": [],
     "show": ["run", "--step", "--name", "--json"],
     "tune": ["runs", "--output", "-o", "--policy", "--margin", "--tighten", "--force", "--name", "--json"],
-    "verify": ["run", "--name", "--json"],
+    "verify": ["run", "--head", "--name", "--json"],
 }
 
 

@@ -1,94 +1,119 @@
-"""Chunks of rows mapped from disk, and the columns over all of them, joined only when asked for."""
+"""Chunks of rows on disk, read in blocks and only where asked for."""
 
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from gradguard.audit.problem import Problem
+from gradguard.audit.regular_file import open_regular
+from gradguard.record.chunks import BUFFER_BYTES, CHUNK_BYTES, npy_header
 
 
-class Chunk(NamedTuple):
+BLOCK_BYTES = 1 << 20  # read at a time
+PAGE_BYTES = 4096  # of wider rows the first bytes are read alone: what lies between them costs nothing then
+
+
+class Rows:
+    """The rows of one file, none of them in memory: `rows[start:stop]` reads these.
+
+    Args:
+        path: of the file.
+        dtype: of a row.
+        offset: bytes before the first one.
+        num_rows: whole rows.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype[np.void], offset: int, num_rows: int) -> None:
+        self.dtype = dtype
+        self._path = path
+        self._offset = offset
+        self._num_rows = num_rows
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def __getitem__(self, rows: slice) -> npt.NDArray[np.void]:
+        start, stop, step = rows.indices(self._num_rows)
+        if step != 1:
+            raise ValueError(f"rows are read one after the other, got a step of {step}")
+        with open_regular(self._path) as file:
+            return self._read(file, start, max(start, stop))
+
+    def blocks(self) -> Iterator[npt.NDArray[np.void]]:
+        """Yield all rows in order, about a megabyte at a time."""
+        num_rows = max(1, BLOCK_BYTES // self.dtype.itemsize)
+        with open_regular(self._path) as file:
+            for start in range(0, self._num_rows, num_rows):
+                yield self._read(file, start, min(self._num_rows, start + num_rows))
+
+    def heads(self, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
+        """Return the first columns of all rows.
+
+        Args:
+            dtype: of these columns alone.
+        """
+        heads = np.zeros(self._num_rows, dtype=dtype)
+        if self.dtype.itemsize > PAGE_BYTES:
+            num_bytes, target = dtype.itemsize, heads.view(np.uint8)
+            with open_regular(self._path) as file:
+                raw = file.raw  # type: ignore[attr-defined]  # a buffer would fetch what lies behind as well
+                for row in range(self._num_rows):
+                    raw.seek(self._offset + row * self.dtype.itemsize)
+                    raw.readinto(target[row * num_bytes : (row + 1) * num_bytes].data)
+            return heads
+        done = 0
+        for block in self.blocks():
+            for name in dtype.names or ():
+                heads[name][done : done + len(block)] = block[name]
+            done += len(block)
+        return heads
+
+    def _read(self, file: BinaryIO, start: int, stop: int) -> npt.NDArray[np.void]:
+        """Read rows; what a file that was cut since does not hold is 0."""
+        rows = np.empty(stop - start, dtype=self.dtype)
+        target = rows.view(np.uint8)
+        file.seek(self._offset + start * self.dtype.itemsize)
+        target[file.readinto(target.data) :] = 0  # type: ignore[attr-defined]
+        return rows
+
+
+class Chunk:
     """One file of rows.
 
     Attributes:
         file: name below the run directory.
         parameters: names of the columns of `norms`.
-        rows: structured array over the steps, mapped from the file.
+        rows: of the file.
+        num_told: how many rows its header says that there are.
+        header: the bytes before the first row.
         num_spare_bytes: what is left of a row that was not written to its end.
     """
 
-    file: str
-    parameters: list[str]
-    rows: npt.NDArray[np.void]
-    num_spare_bytes: int
-
-
-class ChunkColumns(Mapping[str, npt.NDArray[Any]]):
-    """Arrays over the recorded steps by name; each is joined from the chunks at its first use.
-
-    Args:
-        chunks: in order.
-        parameters: names of the P columns; those of every chunk are among them.
-    """
-
-    names: ClassVar[tuple[str, ...]]
-
-    def __init__(self, chunks: Sequence[Chunk], parameters: Sequence[str]) -> None:
-        self.parameters = list(parameters)
-        self.num_steps = sum(len(chunk.rows) for chunk in chunks)
-        self._chunks = chunks
-        self._cache: dict[str, npt.NDArray[Any]] = {}
-
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        if name not in self.names:
-            raise KeyError(name)
-        if name not in self._cache:
-            self._cache[name] = self._join(name)
-        return self._cache[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @abstractmethod
-    def _join(self, name: str) -> npt.NDArray[Any]:
-        """Return one of the columns, over all chunks."""
-
-    def _scalars(self, name: str, dtype: Any) -> npt.NDArray[Any]:
-        """Return a column that has one number a row."""
-        return np.concatenate([np.empty(0, dtype=dtype), *(chunk.rows[name] for chunk in self._chunks)])
-
-    def _placed(self) -> Iterator[tuple[int, Chunk, list[int] | slice]]:
-        """Return for each chunk the row of the run at which it begins, and where its parameters' columns belong."""
-        column = {parameter: index for index, parameter in enumerate(self.parameters)}
-        first = 0
-        for chunk in self._chunks:
-            is_whole = chunk.parameters == self.parameters
-            yield first, chunk, slice(None) if is_whole else [column[name] for name in chunk.parameters]
-            first += len(chunk.rows)
+    def __init__(self, path: Path, parameters: list[str], dtype: np.dtype[np.void]) -> None:
+        self.file = f"{path.parent.name}/{path.name}"
+        self.parameters = parameters
+        self.num_told, self.header, num_bytes = _read_header(path, len(parameters), dtype)
+        num_rows, self.num_spare_bytes = divmod(num_bytes, dtype.itemsize) if self.header else (0, num_bytes)
+        self.rows = Rows(path, dtype, len(self.header), num_rows)
 
 
 def all_parameters(layouts: Any) -> list[str]:
     """Return the names in the layouts of `run.json`, in the order of their first appearance."""
-    try:
-        return list(dict.fromkeys(str(name) for layout in layouts for name in layout["parameters"]))
-    except (KeyError, TypeError):
-        return []
+    return list(dict.fromkeys(name for _, names in _readable(layouts) for name in names))
 
 
 def open_chunks(
     folder: Path, layouts: Any, dtype_of: Callable[[int], np.dtype[np.void]], first_chunk: str
 ) -> tuple[list[Chunk], list[Problem]]:
-    """Map the chunks of a run that can be read, and say what is wrong with the others.
+    """Open the chunks of a run that can be read, and say what is wrong with the others.
 
     Args:
         folder: the folder of the chunks.
@@ -98,39 +123,68 @@ def open_chunks(
     """
     chunks: list[Chunk] = []
     problems: list[Problem] = []
+    starts = _starts(layouts, first_chunk)
     for path in sorted(folder.glob("*.npy")):
-        file = f"{folder.name}/{path.name}"
         try:
-            if not re.fullmatch(r"\d{6,}\.npy", path.name):
+            if not re.fullmatch(r"\d{6,12}\.npy", path.name, re.ASCII):
                 raise ValueError("not the name of a chunk")
-            parameters = _parameters(layouts, int(path.stem), first_chunk)
-            chunks.append(Chunk(file, parameters, *_map_rows(path, len(parameters), dtype_of(len(parameters)))))
-        except (ValueError, OSError, KeyError, TypeError) as error:
-            problems.append(Problem(kind="statistics", file=file, message=f"cannot be read: {error}"))
+            current = bisect_right([start for start, _ in starts], int(path.stem))
+            if not current:
+                raise ValueError("run.json does not say which parameters it holds")
+            parameters = starts[current - 1][1]
+            chunks.append(Chunk(path, parameters, dtype_of(len(parameters))))
+        except (ValueError, OSError) as error:
+            file = f"{folder.name}/{path.name}"
+            reason = getattr(error, "strerror", None) or error
+            problems.append(Problem(kind="statistics", file=file, message=f"cannot be read: {reason}"))
     return chunks, problems
 
 
-def _parameters(layouts: Any, index: int, first_chunk: str) -> list[str]:
-    current = [layout for layout in layouts if layout[first_chunk] <= index]
-    if not current:
-        raise ValueError("run.json does not say which parameters it holds")
-    return [str(name) for name in current[-1]["parameters"]]
+def _starts(layouts: Any, first_chunk: str) -> Sequence[tuple[int, list[str]]]:
+    """Return from which chunk on which parameters are meant."""
+    starts = ((layout.get(first_chunk), names) for layout, names in _readable(layouts))
+    return sorted(((start, names) for start, names in starts if isinstance(start, int)), key=lambda entry: entry[0])
 
 
-def _map_rows(path: Path, num_parameters: int, expected: np.dtype[np.void]) -> tuple[npt.NDArray[np.void], int]:
-    """Map whole rows by the size of the file, not by the header: the process may have died before the header's turn."""
-    size = path.stat().st_size
-    if size == 0:  # made, and the process ended before the first row
-        return np.empty(0, dtype=expected), 0
-    with open(path, "rb") as file:
-        version = np.lib.format.read_magic(file)
-        if version != (1, 0):
-            raise ValueError(f"format {version} of a .npy file, expected (1, 0)")
-        _, _, dtype = np.lib.format.read_array_header_1_0(file)
+def _readable(layouts: Any) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Yield the layouts with their names; of a damaged list those that can be read."""
+    for layout in layouts if isinstance(layouts, list) else ():
+        if isinstance(layout, dict) and isinstance(layout.get("parameters"), list):
+            yield layout, [str(name) for name in layout["parameters"]]
+
+
+def _read_header(path: Path, num_parameters: int, expected: np.dtype[np.void]) -> tuple[int, bytes, int]:
+    """Return what a file says of its rows, its header, and the bytes behind it.
+
+    Whole rows are counted by the size of the file, not by the header: the process may have died before the header's
+    turn.
+    """
+    with open_regular(path) as file:
+        size = file.seek(0, 2)
+        if size == 0:  # made, and the process ended before the first row
+            return 0, b"", 0
+        if size > CHUNK_BYTES + BUFFER_BYTES + 2 * expected.itemsize + PAGE_BYTES:
+            raise ValueError(f"{size:,} bytes, more than any chunk has")
+        file.seek(0)
+        try:
+            version = np.lib.format.read_magic(file)
+            if version != (1, 0):
+                raise ValueError(f"format {version} of a .npy file, expected (1, 0)")
+            with warnings.catch_warnings():  # of what other programs may have written
+                warnings.simplefilter("ignore")
+                shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        except ValueError as error:
+            file.seek(0)
+            constant = npy_header(expected, 0).partition(b"'shape'")[0]
+            if str(error).startswith("EOF") and constant.startswith(file.read(size)[: len(constant)]):
+                return 0, b"", size  # cut off inside of the header
+            raise
+        except Exception:  # numpy parses it as Python, and whatever a tokenizer or a parser raises comes through
+            raise ValueError("not the header of a .npy file") from None
         start = file.tell()
-    if dtype != expected:
-        raise ValueError(f"rows of {dtype.itemsize} bytes; {num_parameters} parameters need {expected.itemsize} bytes")
-    num_rows, num_spare_bytes = divmod(size - start, dtype.itemsize)
-    if num_rows == 0:
-        return np.empty(0, dtype=expected), num_spare_bytes
-    return np.memmap(path, dtype=dtype, mode="r", offset=start, shape=(num_rows,)), num_spare_bytes
+        if dtype != expected:
+            needed = f"{num_parameters} parameters need {expected.itemsize} bytes"
+            raise ValueError(f"rows of {dtype.itemsize} bytes; {needed}")
+        file.seek(0)
+        num_told = shape[0] if len(shape) == 1 else -1
+        return num_told, file.read(start), size - start

@@ -1,20 +1,28 @@
-"""One line of the journal, as text and as a record."""
+"""One line of a chained file, as bytes and as what it says."""
 
 from __future__ import annotations
 
-import json
+import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from gradguard.audit.bounded_json import parse
+from gradguard.audit.regular_file import open_regular
 from gradguard.errors import RecordError
-from gradguard.record.directory import INFO_VERSION, JOURNAL_FILE
+from gradguard.printable import printable
+from gradguard.record.chain import MAX_LINE_BYTES
+from gradguard.record.directory import INFO_VERSION
 from gradguard.records import AnyRecord
 
 
 _RECORD: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)
+MAX_SKIPPED_BYTES = 1 << 32  # of a file in which a line does not end
+_TAIL = re.compile(rb',"prev":"([0-9a-f]{64})","hash":"([0-9a-f]{64})"\}')
+_TAIL_BYTES = len(',"prev":"","hash":""}') + 128
 
 
 class NewerVersionError(RecordError):
@@ -35,35 +43,52 @@ def check_version(version: object, place: str) -> None:
 
 
 class Line:
-    """One line of the journal.
+    """One line.
 
     Attributes:
+        file: name below the run directory.
         number: from 1.
-        text: without its line break.
+        data: without its line break.
         fields: the JSON object without `prev` and `hash`; None when the line is not one.
         prev: as written, or "".
         hash: as written, or "".
+        fault: why `fields` is None, else "".
+        has_break: the line ends with a line break.
         is_torn: the last line, cut off in the middle by the end of the process.
     """
 
-    def __init__(self, number: int, data: bytes, is_last: bool) -> None:
+    def __init__(self, file: str, number: int, data: bytes, fault: str = "") -> None:
+        self.file = file
         self.number = number
-        self.text = data.decode("utf-8", "backslashreplace")
+        self.data = data.removesuffix(b"\n")
+        self.has_break = len(self.data) < len(data)
         self.fields: dict[str, Any] | None = None
-        try:
-            value = json.loads(self.text)
-        except (ValueError, RecursionError):
-            value = None
-        if isinstance(value, dict):
-            self.fields = value
-        self.is_torn = is_last and self.fields is None
+        self.fault = fault
+        if not fault:
+            try:
+                value = parse(self.data)
+                self.fault = "" if isinstance(value, dict) else "not a JSON object"
+            except ValueError as error:
+                value = None
+                self.fault = f"not a record: {error}" if type(error) is ValueError else "not a JSON object"
+            if isinstance(value, dict):
+                self.fields = value
+        self.is_torn = self.fields is None and not self.has_break and not fault
         self.prev = str(self.fields.pop("prev", "")) if self.fields is not None else ""
         self.hash = str(self.fields.pop("hash", "")) if self.fields is not None else ""
 
     @property
     def place(self) -> str:
         """`file:line`, for messages."""
-        return f"{JOURNAL_FILE}:{self.number}"
+        return f"{self.file}:{self.number}"
+
+    def is_as_written(self) -> bool:
+        """Whether the content of the line matches its own hash."""
+        tail = _TAIL.fullmatch(self.data[-_TAIL_BYTES:])
+        if tail is None or len(self.data) < _TAIL_BYTES:
+            return False
+        body = self.data[:-_TAIL_BYTES] + b"}"
+        return hashlib.sha256(tail[1] + body).hexdigest().encode() == tail[2]
 
     def record(self) -> AnyRecord:
         """Return the record.
@@ -72,27 +97,37 @@ class Line:
             RecordError: the line is not a record, or one of a newer version.
         """
         if self.fields is None:
-            raise RecordError(f"{self.place}: not a JSON object")
+            raise RecordError(f"{self.place}: {self.fault}")
         check_version(self.fields.get("v"), self.place)
         try:
             return _RECORD.validate_python(self.fields)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             where = ".".join(str(part) for part in first["loc"]) or "record"
-            raise RecordError(f"{self.place}: not a record of gradguard: {where}: {first['msg']}") from None
+            text = printable(f"{where}: {first['msg']}")[:200]
+            raise RecordError(f"{self.place}: not a record of gradguard: {text}") from None
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """Yield the lines of a journal; none when there is no such file.
+    """Yield the lines of a chained file, one at a time; none when there is no such file.
 
     Raises:
         RecordError: the file cannot be opened.
     """
-    if not path.exists():
-        return
     try:
-        with open(path, "rb") as file:
-            for number, data in enumerate(file, start=1):
-                yield Line(number, data.removesuffix(b"\n"), is_last=not data.endswith(b"\n"))
+        with open_regular(path) as file:
+            number = 0
+            while data := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(data) <= MAX_LINE_BYTES:
+                    yield Line(path.name, number, data)
+                    continue
+                while data and not data.endswith(b"\n") and file.tell() < MAX_SKIPPED_BYTES:
+                    data = file.readline(MAX_LINE_BYTES)
+                yield Line(path.name, number, data[-1:], f"not a record: longer than {MAX_LINE_BYTES:,} bytes")
+                if data and not data.endswith(b"\n"):
+                    return
+    except FileNotFoundError:
+        return
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error.strerror or error}") from None

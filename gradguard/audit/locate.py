@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from gradguard.audit.bounded_json import parse
 from gradguard.audit.line import NewerVersionError, check_version
+from gradguard.audit.regular_file import read_bounded
 from gradguard.errors import RecordError, did_you_mean
 from gradguard.record.directory import INFO_FILE
 
 
+MAX_INFO_BYTES = 32 * 1024 * 1024
 MAX_HINTS = 5  # runs named in an error message
 HINT_DEPTH = 3  # folders deep that they are looked for
+HINT_ENTRIES = 5000  # entries of folders that are looked at
 
 
 def read_info(path: Path) -> dict[str, Any]:
@@ -23,14 +28,14 @@ def read_info(path: Path) -> dict[str, Any]:
         RecordError: the path is not a run directory (runs near it are named), or its `run.json` cannot be read.
     """
     try:
-        info = json.loads((path / INFO_FILE).read_bytes())
+        info = parse(read_bounded(path / INFO_FILE, MAX_INFO_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         raise RecordError(_not_a_run(path)) from None
     except OSError as error:
         raise RecordError(f"{path / INFO_FILE}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise RecordError(f"{path / INFO_FILE}: not valid JSON; the run ended before it was set up") from None
-    if not isinstance(info, dict) or "run_id" not in info:
+    if not isinstance(info, dict) or not isinstance(info.get("run_id"), str):
         raise RecordError(f"{path / INFO_FILE}: not the facts of a run (no run_id)")
     check_version(info.get("v"), str(path / INFO_FILE))
     return info
@@ -82,8 +87,24 @@ def _not_a_run(path: Path) -> str:
         what, below = "is a file; give the run directory", path.parent
     else:
         what, below = f"is not a run directory (no {INFO_FILE})", path
-    near: list[str] = []
-    for depth in range(HINT_DEPTH + 1):
-        near += sorted(str(entry.parent) for entry in below.glob("*/" * depth + INFO_FILE))
+    near = [str(folder) for folder in islice(_runs_below(below), MAX_HINTS + 1)]
     hint = f"; runs near it: {', '.join(near[:MAX_HINTS])}" if near else ""
     return f"{path} {what}{hint}{', ...' if len(near) > MAX_HINTS else ''}"
+
+
+def _runs_below(folder: Path) -> Iterator[Path]:
+    """Yield the run directories at and below a folder, nearest first, without walking a whole disk."""
+    level, num_left = [folder], HINT_ENTRIES
+    for _ in range(HINT_DEPTH + 1):
+        folders: list[Path] = []
+        for place in level:
+            if os.path.isfile(place / INFO_FILE):
+                yield place
+            try:
+                with os.scandir(place) as entries:
+                    seen = list(islice(entries, num_left))
+            except OSError:
+                continue
+            num_left -= len(seen)
+            folders += sorted(Path(entry.path) for entry in seen if entry.is_dir(follow_symlinks=False))
+        level = folders

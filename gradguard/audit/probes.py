@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradguard.audit.problem import Problem
+from gradguard.audit.line import Line, read_lines
+from gradguard.audit.problem import MAX_PROBLEMS, Problem
+from gradguard.printable import printable
 from gradguard.probe_stats import Activations, InputStats, OutputStats, Updates
 from gradguard.record.probes import PROBES_FILE
 
@@ -18,8 +19,22 @@ ARRAYS = ("dead", "saturated", "zero_ratio", "mean", "std")
 NORMS = ("update_norms", "weight_norms")  # of `Updates`
 
 
-def read_probes(path: Path) -> tuple[dict[int, Activations], dict[int, Updates], list[Problem]]:
-    """Return what probes saw by the step whose diagnoses were told, and which lines cannot be read.
+class Probes(NamedTuple):
+    """What probes saw, by the step whose diagnoses were told.
+
+    Attributes:
+        activations: of the activations.
+        updates: of the optimizer's updates.
+        problems: lines that cannot be read.
+    """
+
+    activations: dict[int, Activations]
+    updates: dict[int, Updates]
+    problems: list[Problem]
+
+
+def read_probes(path: Path) -> Probes:
+    """Return what probes saw.
 
     Args:
         path: the run directory. A run without probes has none, and the last line may be torn.
@@ -27,29 +42,37 @@ def read_probes(path: Path) -> tuple[dict[int, Activations], dict[int, Updates],
     told, problems = read_probe_lines(path)
     activations = {step: seen for step, seen in told if isinstance(seen, Activations)}
     updates = {step: seen for step, seen in told if isinstance(seen, Updates)}
-    return activations, updates, problems
+    return Probes(activations, updates, problems)
 
 
 def read_probe_lines(path: Path) -> tuple[list[tuple[int, Activations | Updates]], list[Problem]]:
     """Return what probes saw in the order in which it was told, each with its step; see `read_probes`."""
     seen: list[tuple[int, Activations | Updates]] = []
     problems: list[Problem] = []
-    file = path / PROBES_FILE
-    text = file.read_text(encoding="ascii", errors="replace") if file.exists() else ""
-    *lines, _ = text.split("\n")
-    for number, line in enumerate(lines, start=1):
+    for line in read_lines(path / PROBES_FILE):
+        if not line.has_break:
+            break
         try:
-            told = json.loads(line)
-            step, kind = int(told.pop("at")), told.pop("kind")
-            if kind == "activations":
-                seen.append((step, _activations(told)))
-            elif kind == "updates":
-                seen.append((step, _updates(told)))
-            else:
-                raise ValueError(f"unknown kind {kind!r}")
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            problems.append(Problem(kind="statistics", file=PROBES_FILE, line=number, message=f"not readable: {error}"))
+            with np.errstate(all="ignore"):  # numbers beyond float32 are infinite
+                seen.append(_take(line))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            message = f"not readable: {printable(str(error))[:200]}"
+            problems.append(Problem(kind="statistics", file=PROBES_FILE, line=line.number, message=message))
+            if len(problems) >= MAX_PROBLEMS:
+                break
     return seen, problems
+
+
+def _take(line: Line) -> tuple[int, Activations | Updates]:
+    if line.fields is None:
+        raise ValueError(line.fault)
+    told = line.fields
+    step, kind = int(told.pop("at")), told.pop("kind")
+    if kind == "activations":
+        return step, _activations(told)
+    if kind == "updates":
+        return step, _updates(told)
+    raise ValueError(f"unknown kind {kind!r}")
 
 
 def _activations(told: dict[str, Any]) -> Activations:

@@ -1,4 +1,4 @@
-"""A recorded run as Python objects and numpy arrays.
+"""A recorded run as Python objects and numpy arrays, each part read when it is asked for.
 
 Reading is forgiving, because a record is needed most after a crash: what cannot be read is skipped and listed in
 `Run.problems`. `verify_run` is the strict reader.
@@ -7,23 +7,24 @@ Reading is forgiving, because a record is needed most after a crash: what cannot
 from __future__ import annotations
 
 import os
-import socket
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gradguard.audit.chunks import all_parameters
+from gradguard.audit.chunks import Chunk, all_parameters
 from gradguard.audit.columns import Columns, open_statistics_chunks
 from gradguard.audit.efficacy import Efficacy, efficacy
 from gradguard.audit.gradients import Gradients, open_gradient_chunks
-from gradguard.audit.line import NewerVersionError, read_lines
+from gradguard.audit.journal import JournalRecords
+from gradguard.audit.line import check_version, read_lines
 from gradguard.audit.locate import locate, read_info, run_names
-from gradguard.audit.probes import read_probes
+from gradguard.audit.probes import Probes, read_probes
 from gradguard.audit.problem import Problem
-from gradguard.errors import RecordError
+from gradguard.audit.status import status_of
+from gradguard.probe_stats import Activations, Updates
 from gradguard.record.directory import JOURNAL_FILE
-from gradguard.record.encode import to_json
-from gradguard.records import AnyRecord, Event, Finding, Intervention, Outcome, Withheld
+from gradguard.records import AnyRecord, Event, Finding, Intervention, Withheld
 
 
 __all__ = ["Run", "read_run", "run_names"]
@@ -35,63 +36,64 @@ class Run:
     Attributes:
         path: the directory of its files.
         info: what `run.json` says.
-        records: every record in order; interventions carry their outcome.
-        activations: what each probe of activations saw, by the step at which the diagnoses were told.
-        updates: what each look at the optimizer's updates saw, likewise.
-        problems: what could not be read.
-        is_torn: the last line was cut off by the end of the process.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.info = read_info(path)
-        self.is_torn = False
-        self.problems: list[Problem] = []
-        records = []
-        if not (path / JOURNAL_FILE).exists():
-            self.problems.append(Problem(kind="missing", file=JOURNAL_FILE, message="the journal is missing"))
-        for line in read_lines(path / JOURNAL_FILE):
-            if line.is_torn:
-                self.is_torn = True
-                continue
-            try:
-                records.append(line.record())
-            except NewerVersionError:
-                raise
-            except RecordError as error:
-                text = str(error).removeprefix(f"{line.place}: ")
-                self.problems.append(Problem(kind="foreign", file=JOURNAL_FILE, line=line.number, message=text))
-        outcomes = {record.of: record for record in records if isinstance(record, Outcome)}
-        self.records: tuple[AnyRecord, ...] = tuple(
-            record.model_copy(update={"outcome": outcomes.get(record.seq)})
-            if isinstance(record, Intervention)
-            else record
-            for record in records
-        )
-        layouts = self.info.get("layouts")
-        chunks, problems = open_statistics_chunks(path, layouts)
-        self.problems += problems
-        self._columns = Columns(chunks, all_parameters(layouts))
-        chunks, problems = open_gradient_chunks(path, layouts)
-        self.problems += problems
-        self._gradients = Gradients(chunks, all_parameters(layouts))
-        self.activations, self.updates, problems = read_probes(path)
-        self.problems += problems
+        for line in islice(read_lines(path / JOURNAL_FILE), 1):
+            check_version((line.fields or {}).get("v"), line.place)
 
     @property
+    def records(self) -> tuple[AnyRecord, ...]:
+        """Every record in order; interventions carry their outcome."""
+        return self._journal.records
+
+    @property
+    def activations(self) -> dict[int, Activations]:
+        """What each probe of activations saw, by the step at which the diagnoses were told."""
+        return self._probes.activations
+
+    @property
+    def updates(self) -> dict[int, Updates]:
+        """What each look at the optimizer's updates saw, likewise."""
+        return self._probes.updates
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What could not be read, of all files."""
+        return [*self.problems_of_steps, *self._probes.problems]
+
+    @property
+    def problems_of_steps(self) -> list[Problem]:
+        """What could not be read of records, statistics and gradients: what an audit is made from."""
+        return [*self._journal.problems, *self._statistics_chunks[1], *self._gradient_chunks[1]]
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether the last record was cut off by the end of the process."""
+        return self._journal.is_torn
+
+    @cached_property
     def statistics(self) -> Columns:
         """Arrays over the S recorded steps by name: "step", "loss", ..., (S,), and "norms" (S, P)."""
-        return self._columns
+        return Columns(self._statistics_chunks[0], self.parameters)
 
-    @property
+    @cached_property
     def gradients(self) -> Gradients:
         """Arrays over the K probed steps by name: "step" (K,), "mean", ..., "norm" (K, P), "histogram" (K, P, B)."""
-        return self._gradients
+        return Gradients(self._gradient_chunks[0], self.parameters)
 
-    @property
+    @cached_property
     def parameters(self) -> list[str]:
         """Names of the P columns of `norms`, in the order of their first appearance."""
-        return self._columns.parameters
+        return all_parameters(self.info.get("layouts"))
+
+    @property
+    def name(self) -> str | None:
+        """The guard's name, None when it has none."""
+        name = self.info.get("name")
+        return name if isinstance(name, str) else None
 
     @property
     def policy(self) -> dict[str, Any]:
@@ -102,18 +104,12 @@ class Run:
     @property
     def status(self) -> str:
         """How the run ended: "closed", "stopped", "failed", "running", or "interrupted" when its process died."""
-        status = str(self.info.get("status", "unknown"))
-        return "interrupted" if status == "running" and not self._may_be_alive() else status
+        return status_of(self.info)
 
-    @cached_property
+    @property
     def findings(self) -> list[Finding]:
         """Every finding once, in order, acted on or not."""
-        found = {
-            to_json(record.finding): record.finding
-            for record in self.records
-            if isinstance(record, (Intervention, Withheld)) and record.finding is not None
-        }
-        return list(found.values())
+        return self._journal.findings
 
     @cached_property
     def interventions(self) -> list[Intervention]:
@@ -138,16 +134,21 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {len(self.records)} records, {self.statistics.num_steps} steps)"
 
-    def _may_be_alive(self) -> bool:
-        if os.name != "posix" or self.info.get("host") != socket.gethostname():
-            return True  # not to be told from here
-        try:
-            os.kill(int(self.info["pid"]), 0)
-        except ProcessLookupError:
-            return False
-        except (OSError, OverflowError, KeyError, TypeError, ValueError):
-            return True
-        return True
+    @cached_property
+    def _journal(self) -> JournalRecords:
+        return JournalRecords(self.path)
+
+    @cached_property
+    def _statistics_chunks(self) -> tuple[list[Chunk], list[Problem]]:
+        return open_statistics_chunks(self.path, self.info.get("layouts"))
+
+    @cached_property
+    def _gradient_chunks(self) -> tuple[list[Chunk], list[Problem]]:
+        return open_gradient_chunks(self.path, self.info.get("layouts"))
+
+    @cached_property
+    def _probes(self) -> Probes:
+        return read_probes(self.path)
 
 
 def read_run(path: str | os.PathLike[str], name: str | None = None) -> Run:

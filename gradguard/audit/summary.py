@@ -154,7 +154,7 @@ def summarise(run: Run) -> Summary:
     errors = dict.fromkeys(event.message for event in run.events if event.event == "internal_error")
     return Summary(
         path=str(run.path),
-        name=run.info.get("name"),
+        name=run.name,
         status=run.status,
         created=str(run.info.get("created", "")),
         duration_sec=_duration(run),
@@ -170,7 +170,7 @@ def summarise(run: Run) -> Summary:
         clip_share=float(np.mean(is_clipped)) if len(steps) else None,
         clip_median=float(np.median(coef[is_clipped])) if is_clipped.any() else None,
         severities={name: severities[name] for name in SEVERITIES if severities[name]},
-        story=_story(run.findings),
+        story=chapters(run.findings),
         interventions=_group(run.interventions),
         outcomes=dict(sorted(verdicts.items())),
         efficacy=run.efficacy,
@@ -178,11 +178,11 @@ def summarise(run: Run) -> Summary:
         events=dict(sorted(Counter(event.event for event in run.events).items())),
         internal_errors=tuple(errors),
         is_torn=run.is_torn,
-        problems=tuple(run.problems),
+        problems=tuple(run.problems_of_steps),
     )
 
 
-def _story(findings: Sequence[Finding]) -> tuple[Chapter, ...]:
+def chapters(findings: Sequence[Finding]) -> tuple[Chapter, ...]:
     """Return the first finding of each diagnosis; of one step, what another follows from comes before it."""
     first: dict[str, Finding] = {}
     for finding in findings:

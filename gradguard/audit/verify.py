@@ -1,149 +1,237 @@
-"""Whether the files of a run are as they were written."""
+"""Whether the files of a run are as they were written, and how far that can be told.
+
+The journal and what probes saw are chains of lines; rows of statistics and gradients, `run.json` and the ends of those
+chains are sealed in a chain of their own. Its last hash, the head, stands for the whole record.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
-
-from gradguard.audit.chunks import Chunk
+from gradguard.audit.chain_check import ChainCheck
 from gradguard.audit.columns import open_statistics_chunks
 from gradguard.audit.gradients import open_gradient_chunks
-from gradguard.audit.line import Line, NewerVersionError, read_lines
+from gradguard.audit.info_check import check_info, check_policy
+from gradguard.audit.line import NewerVersionError
 from gradguard.audit.locate import locate, read_info
-from gradguard.audit.problem import Problem, ProblemKind
+from gradguard.audit.problem import Problem
+from gradguard.audit.rows_check import RowsCheck
+from gradguard.audit.seals import Seals
+from gradguard.audit.status import status_of
 from gradguard.errors import RecordError
-from gradguard.record.directory import GRADIENTS_FOLDER, INFO_FILE, JOURNAL_FILE, STATISTICS_FOLDER, policy_hash
-from gradguard.record.journal import first_link, seal
+from gradguard.record.chain import first_link
+from gradguard.record.directory import GRADIENTS_FOLDER, INFO_FILE, JOURNAL_FILE, STATISTICS_FOLDER
+from gradguard.record.probes import PROBES_FILE
+from gradguard.record.seals import SEALS_FILE
+from gradguard.records import Frozen
+
+
+Verdict = Literal["whole", "running", "torn", "incomplete", "cut_off", "changed"]
+MIN_HEAD = 16  # digits of a head that are enough to tell it
+KINDS = {"torn": "torn", "lost": "incomplete", "cut_off": "cut_off"}  # all other problems are changes
+UNPROVEN = ("last_good.pt", "snapshots", "captures")  # too large to be hashed while a training waits
+
+
+class Proof(Frozen):
+    """How much of one file or folder is proven to be as it was written.
+
+    Args:
+        file: name below the run directory.
+        unit: what is counted: "lines", "rows" or "file".
+        count: how many there are.
+        proven: how many of them a seal or a chain covers and match it.
+    """
+
+    file: str
+    unit: Literal["lines", "rows", "file"]
+    count: int
+    proven: int
+
+
+class Verification(Frozen):
+    """What checking a record found.
+
+    Args:
+        path: the run directory.
+        verdict: "whole"; "running" (as written so far); "torn" (as written up to where the process died); "incomplete"
+            (the disk did not take all of it); "cut_off" (the end is missing, what is left is as written); "changed".
+        status: see `Run.status`.
+        head: the hash that stands for all that is sealed; None for a record without seals.
+        published: what the head that was given stands for: "last" (this very record), "earlier" (what this record was
+            then, it went on since), "unknown" (another record), or "" when none was given.
+        proofs: how much is proven, file by file.
+        unproven: files of the run that no chain covers.
+        problems: in the order of the files; empty when there are none.
+    """
+
+    path: str
+    verdict: Verdict
+    status: str
+    head: str | None
+    published: Literal["last", "earlier", "unknown", ""]
+    proofs: tuple[Proof, ...]
+    unproven: tuple[str, ...]
+    problems: tuple[Problem, ...]
 
 
 def verify_run(path: str | os.PathLike[str], name: str | None = None) -> list[Problem]:
-    """Check every line of the journal and every chunk of statistics.
+    """Check every file of a record and return the problems; see `check_run`."""
+    return list(check_run(path, name).problems)
 
-    The hashes show that the journal and the policy were not edited after they were written, by accident or by someone
-    who does not recompute them; of the statistics only the number and the order of rows is checked. They are no
-    signature: whoever rewrites all of it, run.json included, is not found out.
+
+def check_run(path: str | os.PathLike[str], name: str | None = None, head: str | None = None) -> Verification:
+    """Check every line and every row of a record.
+
+    The hashes show that nothing was changed, removed, moved or added since, by accident or by someone who
+    does not compute them anew. They are no signature: who may write to the directory can make a new record that is
+    right in itself. A head that was kept elsewhere finds that out.
 
     Args:
         path: the run directory.
         name: which guard's record, when several guards recorded there.
-
-    Returns:
-        The problems, in the order of the files; empty when there are none.
+        head: a head that was published, or its first 16 digits or more.
 
     Raises:
-        RecordError: it is not a run directory, or a newer gradguard wrote it.
+        RecordError: it is not a run directory, a newer gradguard wrote it, or `head` is none.
     """
+    if head is not None and (len(head) < MIN_HEAD or not set(head.lower()) <= set("0123456789abcdef")):
+        raise RecordError(f"a head has 64 hex digits, of which the first {MIN_HEAD} will do; got {head!r}")
     folder = locate(path, name)
-    info = read_info(folder)
     problems: list[Problem] = []
+    try:
+        info = read_info(folder)
+    except NewerVersionError:
+        raise
+    except RecordError as error:
+        if not os.path.isfile(folder / INFO_FILE) or not os.path.getsize(folder / INFO_FILE):
+            raise
+        info = {}
+        message = f"not as it was written: {str(error).removeprefix(f'{folder / INFO_FILE}: ')}"
+        problems.append(Problem(kind="changed", file=INFO_FILE, message=message))
+    seals = Seals(folder, info.get("run_id"))
+    has_seals = bool(info.get("is_sealed")) or bool(seals.hashes)
+    if has_seals and not os.path.exists(folder / SEALS_FILE):
+        problems.append(Problem(kind="missing", file=SEALS_FILE, message="the seals are missing"))
+    problems += seals.problems
+    proofs = []
+    if info:
+        found = list(check_info(folder, info, seals)) if seals.hashes else []
+        problems += found
+        is_proven = bool(seals.hashes) and not found
+        proofs.append(Proof(file=INFO_FILE, unit="file", count=1, proven=int(is_proven)))
+    attached, num_resumed = _check_chains(folder, info, seals, has_seals, problems, proofs)
+    if info:
+        if not any(problem.file == INFO_FILE for problem in problems):
+            problems += check_policy(attached, info)
+        _check_rows(folder, info, seals if has_seals else None, num_resumed, problems, proofs)
+    status = status_of(info)
+    if status == "interrupted" and not any(problem.kind == "torn" for problem in problems):
+        message = "the process ended without closing the record"
+        problems.append(Problem(kind="torn", file=INFO_FILE, message=message))
+    published = _find(head, seals)
+    if published == "unknown":
+        message = "the head that was given is not in this record: it is another one, or was made anew as a whole"
+        problems.append(Problem(kind="head", file=SEALS_FILE, message=message))
+    return Verification(
+        path=str(folder),
+        verdict=_verdict(problems, status),
+        status=status,
+        head=seals.head,
+        published=published,
+        proofs=tuple(proofs),
+        unproven=tuple(entry for entry in UNPROVEN if os.path.exists(folder / entry)),
+        problems=tuple(problems),
+    )
+
+
+def _verdict(problems: list[Problem], status: str) -> Verdict:
+    found = {KINDS.get(problem.kind, "changed") for problem in problems}
+    order: tuple[Verdict, ...] = ("changed", "cut_off", "incomplete", "torn")
+    return next((verdict for verdict in order if verdict in found), "running" if status == "running" else "whole")
+
+
+def _check_chains(
+    folder: Path, info: dict[str, Any], seals: Seals, has_seals: bool, problems: list[Problem], proofs: list[Proof]
+) -> tuple[dict[str, Any], int]:
+    """Check the files of chained lines; return the data of the first event, and how often a state was loaded."""
+    attached: dict[str, Any] | None = None
     num_resumed = 0
-    if (folder / JOURNAL_FILE).exists():
-        lines = list(read_lines(folder / JOURNAL_FILE))
-        problems += _check_lines(lines, str(info["run_id"]))
-        problems += _check_end(lines, info)
-        problems += _check_policy(lines, info)
-        num_resumed = sum(line.fields is not None and line.fields.get("event") == "resumed" for line in lines)
-    else:
-        problems.append(Problem(kind="missing", file=JOURNAL_FILE, message="the journal is missing"))
-    chunks, unread = open_statistics_chunks(folder, info.get("layouts"))
-    problems += [*unread, *_check_rows(STATISTICS_FOLDER, chunks, unread, info, "num_rows", num_resumed)]
-    chunks, unread = open_gradient_chunks(folder, info.get("layouts"))
-    problems += [*unread, *_check_rows(GRADIENTS_FOLDER, chunks, unread, info, "num_gradients_rows", num_resumed)]
-    return problems
-
-
-def _check_lines(lines: list[Line], run_id: str) -> Iterator[Problem]:
-    """Walk the chain; after a break it is taken up again from the line at hand, so that one edit is one problem."""
-    prev, seq = first_link(run_id), 0
-    for line in lines:
-        if line.is_torn:
-            yield _problem("torn", line, "cut off by the end of the process; the record before it is whole")
+    for file, start in _chains(info, seals, has_seals):
+        if not os.path.exists(folder / file):
+            if file == JOURNAL_FILE:
+                problems.append(Problem(kind="missing", file=file, message="the journal is missing"))
+            elif seals.lines.get(file) and seals.lines[file][-1].lines:
+                problems.append(Problem(kind="missing", file=file, message="the file is missing"))
             continue
-        if line.fields is None:
-            yield _problem("foreign", line, "not a JSON object; it was not written by gradguard or was overwritten")
-            continue
-        if not _is_as_written(line):
-            yield _problem("changed", line, "not as it was written: its content does not match its hash")
-        else:
+        is_journal = file == JOURNAL_FILE
+        check = ChainCheck(folder / file, start, seals.lines.get(file, ()), is_numbered=is_journal)
+        for line in check.lines():
+            if not is_journal or line.fields is None:
+                continue
             try:
                 line.record()
             except NewerVersionError:
                 raise
             except RecordError as error:
-                yield _problem("foreign", line, str(error).removeprefix(f"{line.place}: "))
-        found = line.fields.get("seq")
-        if line.prev != prev:
-            moved = f"; its number is {found}, expected {seq}" if found != seq else ""
-            yield _problem("chain", line, f"does not follow the line before it: lines were removed or moved{moved}")
-        elif found != seq:
-            yield _problem("gap", line, f"its number is {found}, expected {seq}")
-        prev = line.hash
-        seq = found + 1 if isinstance(found, int) else seq + 1
+                message = str(error).removeprefix(f"{line.place}: ")
+                check.problems.append(Problem(kind="foreign", file=file, line=line.number, message=message))
+            num_resumed += line.fields.get("event") == "resumed"
+            if attached is None and line.fields.get("event") == "attached":
+                data = line.fields.get("data")
+                attached = data if isinstance(data, dict) else {}
+        problems += check.problems
+        if is_journal:
+            problems += _check_end(check, info)
+        damaged = {problem.line for problem in check.problems if problem.kind != "torn"}
+        proven = check.num_lines - len(damaged)
+        proofs.append(Proof(file=file, unit="lines", count=check.num_lines, proven=max(0, proven)))
+    return attached or {}, num_resumed
 
 
-def _is_as_written(line: Line) -> bool:
-    try:
-        text, _ = seal(line.fields, line.prev)
-    except (ValueError, RecursionError):  # nested deeper or holding other characters than any record
-        return False
-    return text == line.text
+def _chains(info: Mapping[str, Any], seals: Seals, has_seals: bool) -> Iterator[tuple[str, str | None]]:
+    """Yield the chained files of a run, and what the first line of each is chained to."""
+    run_id = info.get("run_id")
+    yield JOURNAL_FILE, None if run_id is None else first_link(run_id)
+    if has_seals:
+        for file in sorted({PROBES_FILE, *seals.lines} - {JOURNAL_FILE}):
+            if file.isidentifier() or file.removesuffix(".jsonl").isidentifier():  # no way out of the directory
+                yield file, None if run_id is None else first_link(f"{run_id} {file.removesuffix('.jsonl')}")
 
 
-def _check_end(lines: list[Line], info: dict[str, Any]) -> Iterator[Problem]:
-    """Compare with what was noted when the run closed: a chain by itself does not miss its last lines."""
+def _check_end(check: ChainCheck, info: Mapping[str, Any]) -> Iterator[Problem]:
+    """Compare with what was noted when the run closed."""
     expected = info.get("num_records")
-    whole = [line for line in lines if line.fields is not None]
-    last = whole[-1].hash if whole else first_link(str(info["run_id"]))
-    if expected is not None and last != info.get("last_hash"):
-        message = f"ends differently from when the run closed ({len(whole)} records, then {expected})"
+    last = check.last_hash or first_link(str(info.get("run_id")))
+    if expected is not None and last != info.get("last_hash") and not check.problems:
+        message = f"ends differently from when the run closed ({check.num_lines} records, then {expected})"
         yield Problem(kind="cut_off", file=JOURNAL_FILE, message=message)
 
 
-def _check_policy(lines: list[Line], info: dict[str, Any]) -> Iterator[Problem]:
-    """Compare the policy in run.json with its hash, which the first event sealed into the chain."""
-    attached = next((line.fields for line in lines if line.fields and line.fields.get("event") == "attached"), {})
-    data = attached.get("data")
-    sealed = data.get("policy_sha256") if isinstance(data, dict) else None
-    if sealed is not None and sealed != policy_hash(info.get("policy")):
-        yield Problem(kind="changed", file=INFO_FILE, message="the policy is not the one that the run started with")
-
-
 def _check_rows(
-    folder: str, chunks: list[Chunk], unread: list[Problem], info: dict[str, Any], count: str, num_resumed: int
-) -> Iterator[Problem]:
-    """Look for missing chunks, missing rows and rows out of order; `count` names the number of rows in run.json."""
-    stems = [Path(file).stem for file in (*(chunk.file for chunk in chunks), *(item.file for item in unread))]
-    numbers = [int(stem) for stem in stems if stem.isdecimal()]
-    for missing in sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers)):
-        file = f"{folder}/{missing:06d}.npy"
-        yield Problem(kind="missing", file=file, message="the chunk is missing")
-    num_rows = sum(len(chunk.rows) for chunk in chunks)
-    is_damage_told = unread or any(chunk.num_spare_bytes for chunk in chunks)
-    if not is_damage_told and (expected := info.get(count)) is not None and num_rows != expected:
-        message = f"{num_rows} rows, {expected} when the run closed"
-        yield Problem(kind="missing" if num_rows < expected else "statistics", file=folder, message=message)
-    if lost := info.get(f"{count}_lost"):
-        yield Problem(kind="missing", file=folder, message=f"{lost} rows that the disk did not take")
-    last = None
-    for chunk in chunks:
-        if spare := chunk.num_spare_bytes:
-            message = f"{spare} bytes of a row that was cut off by the end of the process"
-            yield Problem(kind="torn", file=chunk.file, message=message)
-        steps = chunk.rows["step"]
-        if not len(steps):
-            continue
-        before = np.concatenate([steps[:1] - 1 if last is None else [last], steps[:-1]])
-        for row in np.flatnonzero(steps <= before):
-            num_resumed -= 1  # loading an earlier state sets the steps back, and leaves an event
-            if num_resumed < 0:
-                message = f"row {row}: step {steps[row]} comes after step {before[row]}"
-                yield Problem(kind="statistics", file=chunk.file, message=message)
-        last = steps[-1]
+    folder: Path,
+    info: dict[str, Any],
+    seals: Seals | None,
+    num_resumed: int,
+    problems: list[Problem],
+    proofs: list[Proof],
+) -> None:
+    for name, open_chunks, count in (
+        (STATISTICS_FOLDER, open_statistics_chunks, "num_rows"),
+        (GRADIENTS_FOLDER, open_gradient_chunks, "num_gradients_rows"),
+    ):
+        chunks, unread = open_chunks(folder, info.get("layouts"))
+        check = RowsCheck(folder, name, chunks, unread, seals)
+        check.run(info, count, num_resumed)
+        problems += check.problems
+        if check.num_rows or check.problems:
+            proofs.append(Proof(file=name, unit="rows", count=check.num_rows, proven=check.num_proven))
 
 
-def _problem(kind: ProblemKind, line: Line, message: str) -> Problem:
-    return Problem(kind=kind, file=JOURNAL_FILE, line=line.number, message=message)
+def _find(head: str | None, seals: Seals) -> Literal["last", "earlier", "unknown", ""]:
+    if head is None:
+        return ""
+    found = [index for index, digest in enumerate(seals.hashes) if digest.startswith(head.lower())]
+    return "unknown" if not found else "last" if found[-1] == len(seals.hashes) - 1 else "earlier"

@@ -15,7 +15,7 @@ from gradguard.printable import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gradguard.policy.schema import Policy, Rule, Rung
+    from gradguard.policy.schema import Policy, Rule, Rung, SnapshotOptions
     from gradguard.registry import Component
 
 
@@ -68,7 +68,7 @@ def headline(policy: Policy) -> list[tuple[str, str]]:
         ("parameters", " ".join(policy.monitor.parameters)),
     ]
     if "snapshots" in policy.needs():
-        lines.append(("snapshots", f"every {policy.snapshots.every} steps"))
+        lines.append(("snapshots", _snapshots(policy.snapshots)))
     lines.append(("outcomes", f"judged {policy.horizon} steps after an intervention"))
     if policy.budget is not None:
         within = f" in {policy.budget_within} steps" if policy.budget_within is not None else ""
@@ -76,6 +76,13 @@ def headline(policy: Policy) -> list[tuple[str, str]]:
     lines.append(("told to", ", ".join(map(as_written, policy.sinks)) or "nobody"))
     lines.append(("rules", str(len(policy.rules)) if policy.rules else "none: the guard measures and records only"))
     return lines
+
+
+def _snapshots(options: SnapshotOptions) -> str:
+    kept = "the last good one is" if options.keep == 1 else f"the last {options.keep} good ones are"
+    place = "in memory" if options.where == "memory" else "in the run directory"
+    rng = ", with the random generators" if options.rng else ""
+    return f"every {options.every} steps; {kept} kept {place}{rng}"
 
 
 def rule_lines(rule: Rule) -> list[tuple[str, str]]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradguard.printable import printable
+from gradguard.printable import printable, short
 
 
 PIPED_WIDTH = 80
+MAX_TEXT = 1000  # characters of one name or sentence
 NAME_WIDTH = 20  # of the longest name that a shipped diagnosis or remedy has
 
 
@@ -23,22 +23,26 @@ def console() -> Console:
 
 
 def text(value: object, style: str = "") -> Text:
-    """Return text from a record as it may be shown."""
-    return Text(printable(str(value)), style=style)
+    r"""Return text from a record as it may be shown; what goes on for ever is cut, and the cut is told.
+
+    Example:
+        >>> text("a\x1b[2Jb").plain
+        'a\\x1b[2Jb'
+    """
+    whole = str(value)
+    shown = printable(whole[:MAX_TEXT])
+    more = f"... ({len(whole) - MAX_TEXT:,} more characters)" if len(whole) > MAX_TEXT else ""
+    return Text(shown + more, style=style)
 
 
 def number(value: float | None) -> str:
     """Return a number in at most 9 characters, "-" for None.
 
     Example:
-        >>> [number(value) for value in (0.00012345, 4.0, 123456.0, float("nan"), None)]
-        ['0.000123', '4', '1.23e+05', 'NaN', '-']
+        >>> [number(value) for value in (0.00012345, 4.0, 123456.0, 1.5e9, float("nan"), None)]
+        ['0.000123', '4', '123,000', '1.5e+09', 'NaN', '-']
     """
-    if value is None:
-        return "-"
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Inf" if value > 0 else "-Inf"
-    return f"{value:.3g}"
+    return "-" if value is None else short(value)
 
 
 def steps(first: int, last: int) -> str:

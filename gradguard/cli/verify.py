@@ -8,31 +8,92 @@ from typing import Annotated
 import typer
 
 from gradguard.audit.headline import plural
-from gradguard.audit.verify import verify_run
-from gradguard.cli.render import console, text
+from gradguard.audit.verify import Proof, Verification, check_run
+from gradguard.cli.render import console, facts, text
 from gradguard.record.encode import to_json
+
+
+MAX_PROBLEMS = 20
+VERDICTS = {
+    "whole": "complete, and as it was written",
+    "running": "as it was written so far; the run is still going on",
+    "torn": "as it was written, up to where the process died",
+    "incomplete": "as it was written, but the disk did not take all of it",
+    "cut_off": "its end is missing; what is proven of the rest is as it was written",
+    "changed": "NOT as it was written",
+}
+FINE = ("whole", "running")
+PUBLISHED = {
+    "last": "this very record is the one that the given head was published for",
+    "earlier": "this record is the one that the given head was published for, and went on since",
+}
+WITHOUT_HEAD = (
+    "This proves that nothing counted above was changed, removed, moved or added, unless by someone who may write to "
+    "the directory and computed every hash anew. To rule that out, keep the head where nobody can change it, such as a "
+    "commit or a message, and check with: gradguard verify RUN --head HEAD"
+)
+WITH_HEAD = (
+    "This proves that nothing counted above was changed, removed, moved or added since the head was published: not "
+    "even a directory that was written anew as a whole would pass."
+)
 
 
 def verify(
     run: Annotated[Path, typer.Argument(help="The run directory.")],
+    head: Annotated[str | None, typer.Option(help="A head that was kept: is this the record that had it?")] = None,
     name: Annotated[str | None, typer.Option(help="Which guard's record, when several recorded there.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
-    """Check that a record is complete and was not edited.
+    """Check that a record is complete and was not edited, and say what that proves.
 
-    Exit code 0: it is; 1: problems were found; 2: not a run directory.
+    Exit code 0: it is, or is so far; 1: it is torn, cut off or changed; 2: not a run directory.
     """
-    problems = verify_run(run, name)
+    found = check_run(run, name, head)
     if as_json:
-        typer.echo(to_json(problems, indent=2))
+        typer.echo(to_json(found, indent=2))
     else:
-        out = console()
-        for problem in problems:
-            out.print(text(f"{problem.kind:<10} {problem}"))
-        if all(problem.kind == "torn" for problem in problems):
-            ending = " but for what the end of the process cut off" if problems else ""
-            out.print(text(f"{run}: complete and as it was written{ending}"))
-        else:
-            out.print(text(f"{run}: {plural(len(problems), 'problem')}", style="bold"))
-    if problems:
+        render_verification(found)
+    if found.verdict not in FINE:
         raise typer.Exit(1)
+
+
+def render_verification(found: Verification) -> None:
+    """Print the verdict, what is wrong, how much is proven, and what that means."""
+    out = console()
+    number = f" ({plural(len(found.problems), 'problem')})" if found.verdict == "changed" else ""
+    out.print(text(f"{found.path}: {VERDICTS[found.verdict]}{number}", style="bold"))
+    for problem in found.problems[:MAX_PROBLEMS]:
+        out.print(text(f"  {problem.kind:<10} {problem}"))
+    if len(found.problems) > MAX_PROBLEMS:
+        out.print(text(f"  {len(found.problems) - MAX_PROBLEMS:,} more; all of them: --json"))
+    out.print()
+    rows = [(proof.file, _proven(proof)) for proof in found.proofs]
+    if found.unproven:
+        rows.append(("not proven", ", ".join(found.unproven) + ": no hash of them is kept"))
+    out.print(facts(rows))
+    if found.head is not None:
+        out.print(text(f"head  {found.head}"))
+    if found.published in PUBLISHED:
+        out.print(text(f"      {PUBLISHED[found.published]}"))
+    out.print()
+    if found.head is None:
+        what = "There are no seals: only the lines of the journal are proven, by their own chain, and not their end."
+    else:
+        what = WITH_HEAD if found.published in PUBLISHED else WITHOUT_HEAD
+    out.print(text(what, style="dim"))
+
+
+def _proven(proof: Proof) -> str:
+    """Return how much of a file is proven.
+
+    Example:
+        >>> _proven(Proof(file="statistics", unit="rows", count=1100, proven=1024))
+        '1,024 of 1,100 rows proven'
+        >>> _proven(Proof(file="run.json", unit="file", count=1, proven=1))
+        'proven'
+    """
+    if proof.unit == "file":
+        return "proven" if proof.proven else "not proven"
+    if proof.proven == proof.count:
+        return f"{'all ' if proof.count > 1 else ''}{proof.count:,} {proof.unit} proven"
+    return f"{proof.proven:,} of {proof.count:,} {proof.unit} proven"

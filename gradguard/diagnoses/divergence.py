@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.printable import short
 from gradguard.records import Finding, Severity
 from gradguard.stats import ParameterTable, StepStats
 from gradguard.trigger import Calm
@@ -153,7 +154,8 @@ class Divergence(Diagnosis[DivergenceState]):
             baseline=initial,
             threshold=threshold,
             window=NUM_RECENT,
-            message=f"The loss went up from {initial:.4g} to {loss:.4g} (gradient norm {first:.3g} -> {now:.3g}).",
+            message=f"The loss went up from {short(initial)} to {short(loss)} "
+            f"(gradient norm {short(first)} -> {short(now)}).",
             advice="Lower the learning rate by a factor of 10, or warm it up; scale inputs and targets.",
             evidence={"kind": kind, "first_norm": first, "recent_norm": now},
         )

@@ -74,7 +74,7 @@ class LossScaleCollapse(Diagnosis[LossScaleState]):
             value=stats.loss_scale if is_low else stats.scaler_skips,
             threshold=self.min_scale if is_low else self.skips,
             message=(
-                f"GradScaler skipped {stats.scaler_skips} steps in a row (scale now {stats.loss_scale:.4g}). {cause}."
+                f"GradScaler skipped {stats.scaler_skips} steps in a row (scale now {stats.loss_scale:.3g}). {cause}."
             ),
             advice=self.cure,
             evidence={"kind": "NaN" if is_nan else "Inf", "loss_scale": stats.loss_scale},

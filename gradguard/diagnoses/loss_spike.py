@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.printable import short
 from gradguard.records import Finding
 from gradguard.running import LossWindow
 from gradguard.stats import ParameterTable, StepStats
@@ -182,7 +183,7 @@ class LossSpike(Diagnosis[LossSpikeState]):
             threshold=losses.upper,
             window=self.window,
             message=(
-                f"The loss jumped to {loss:.4g} from a usual {median:.4g} (at most {losses.upper:.4g} but for "
+                f"The loss jumped to {short(loss)} from a usual {short(median)} (at most {short(losses.upper)} but for "
                 f"outliers)."
             ),
             advice="Look at the samples of this batch: a corrupt or mis-scaled sample is the commonest cause.",

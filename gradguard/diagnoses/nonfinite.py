@@ -140,7 +140,8 @@ class Nonfinite(Diagnosis[NonfiniteState]):
         kind = "NaN" if num_nan or (stats.has_loss and math.isnan(stats.loss)) else "Inf"
         if loss_is_bad:
             where = f" on rank {', '.join(map(str, stats.bad_ranks))}" if stats.bad_ranks else ""
-            message = f"The loss is {stats.loss}{where}" + (f", and {names[0]} got a {kind} gradient" if names else "")
+            word = "NaN" if math.isnan(stats.loss) else "Inf" if stats.loss > 0 else "-Inf"
+            message = f"The loss is {word}{where}" + (f", and {names[0]} got a {kind} gradient" if names else "")
             message += (
                 _and_more(len(names)) + ": look at the inputs and targets of this batch and at the loss function."
             )

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.printable import short
 from gradguard.rank_test import rank_p_value
 from gradguard.records import Finding, Severity
 from gradguard.running import MAD_TO_SIGMA
@@ -192,10 +193,10 @@ class Plateau(Diagnosis[PlateauState]):
         self, state: PlateauState, stats: StepStats, kind: str, severity: Severity, level: float, gain: float
     ) -> Finding:
         told = {
-            "stuck at the start": f"The loss never left its start: {level:.4g} after {state.num_losses} losses.",
-            "stuck at chance": f"The loss is {level:.4g}, that of guessing among {state.num_outputs} classes.",
+            "stuck at the start": f"The loss never left its start: {short(level)} after {state.num_losses} losses.",
+            "stuck at chance": f"The loss is {short(level)}, that of guessing among {state.num_outputs} classes.",
             "hardly moved": f"The loss has hardly moved from {stats.initial_loss:.4g} to {level:.4g}.",
-            "plateau": f"The loss has stopped to fall at {level:.4g}.",
+            "plateau": f"The loss has stopped to fall at {short(level)}.",
         }
         return Finding(
             diagnosis=self.name,

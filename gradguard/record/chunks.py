@@ -8,15 +8,17 @@ writes) are still found from the size of the file.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from io import BytesIO, FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from gradguard.record.seals import SealedRows
 from gradguard.stats import ABSENT
 
 
@@ -35,6 +37,16 @@ def chunk_name(index: int) -> str:
     return f"{index:06d}.npy"
 
 
+class Watcher(Protocol):
+    """Who is told when rows go to the disk."""
+
+    def before_write(self) -> None:
+        """The disk is about to be touched; an OSError stops it."""
+
+    def after_write(self) -> None:
+        """Rows were written; an OSError is not theirs."""
+
+
 class ChunkWriter(ABC):
     """Writes rows through a buffer of fixed size; the subclass fills the row `_filled` and calls `_advance`.
 
@@ -42,18 +54,31 @@ class ChunkWriter(ABC):
         directory: folder that takes the chunks; made for the first one.
         num_parameters: P, parameter tensors a row.
         chunk_rows: a chunk ends with the flush that brings it to so many rows, >= 1; None for about 32 MB a chunk.
+        watcher: is told of every write.
 
     Attributes:
         chunk: index of the chunk that the next row goes to.
         num_rows: rows appended and not lost.
         num_lost: rows given up because the disk did not take them.
+        num_unsealed: rows on disk that `unsealed` tells of.
     """
 
-    def __init__(self, directory: Path, num_parameters: int, chunk_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        num_parameters: int,
+        chunk_rows: int | None = None,
+        watcher: Watcher | None = None,
+    ) -> None:
         self.directory = directory
         self.chunk = 0
         self.num_rows = 0
         self.num_lost = 0
+        self.num_unsealed = 0
+        self._watcher = watcher
+        self._ended: list[SealedRows] = []  # in chunks that ended since the last seal
+        self._digest = hashlib.sha256()  # of the rows of this chunk since then
+        self._sealed = 0  # rows of this chunk before them
         self._chunk_rows = chunk_rows
         self._file: FileIO | None = None
         self._filled = 0  # rows in the buffer
@@ -86,6 +111,8 @@ class ChunkWriter(ABC):
         if not self._filled:
             return
         try:
+            if self._watcher is not None:
+                self._watcher.before_write()
             self._write()
         except OSError:
             if self._filled == self._capacity:
@@ -96,6 +123,18 @@ class ChunkWriter(ABC):
         self._filled = 0
         if self._rows >= self._limit:
             self._end_chunk()
+        if self._watcher is not None:
+            self._watcher.after_write()
+
+    def unsealed(self) -> list[SealedRows]:
+        """Return which rows came to the disk since `sealed` was called, and what they hash to."""
+        return [*self._ended, *([self._block()] if self._rows > self._sealed else [])]
+
+    def sealed(self) -> None:
+        """Take what `unsealed` told as written down."""
+        self._ended = []
+        self._digest, self._sealed = hashlib.sha256(), self._rows
+        self.num_unsealed = 0
 
     def reshape(self, num_parameters: int) -> int:
         """Go on with rows of another size and return the index of the chunk that they start.
@@ -121,6 +160,12 @@ class ChunkWriter(ABC):
         finally:
             self._end_chunk()
 
+    def abandon(self) -> None:
+        """Close the file; what is buffered is lost."""
+        self.num_lost += self._filled
+        self._filled = 0
+        self._end_chunk()
+
     def _allocate(self, num_parameters: int) -> None:
         self._dtype = self.row_dtype(num_parameters)
         self._row_bytes = self._dtype.itemsize
@@ -131,7 +176,7 @@ class ChunkWriter(ABC):
 
     def _write(self) -> None:
         data = self._bytes[: self._filled * self._row_bytes]
-        header = _header(self._dtype, self._rows + self._filled)
+        header = npy_header(self._dtype, self._rows + self._filled)
         if self._file is None:
             self.directory.mkdir(exist_ok=True)
             self._file = open(self.directory / chunk_name(self.chunk), "xb", buffering=0)
@@ -146,17 +191,26 @@ class ChunkWriter(ABC):
             self._file.truncate(end)
             raise
         self._rows += self._filled
+        self._digest.update(data)
+        self.num_unsealed += self._filled
 
     def _end_chunk(self) -> None:
         if self._file is None:
             return
         self._file.close()
         self._file = None
+        if self._rows > self._sealed and self._watcher is not None:
+            self._ended.append(self._block())
+        self._digest, self._sealed = hashlib.sha256(), 0
         self._rows = 0
         self.chunk += 1
 
+    def _block(self) -> SealedRows:
+        file = f"{self.directory.name}/{chunk_name(self.chunk)}"
+        return SealedRows(file=file, start=self._sealed, stop=self._rows, sha256=self._digest.hexdigest())
 
-def _header(dtype: np.dtype[np.void], num_rows: int) -> bytes:
+
+def npy_header(dtype: np.dtype[np.void], num_rows: int) -> bytes:
     """Return the `.npy` header; numpy pads it so that its length does not depend on the number of rows."""
     file = BytesIO()
     descr = np.lib.format.dtype_to_descr(dtype)

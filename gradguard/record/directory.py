@@ -2,6 +2,7 @@
 
 run_dir/run.json               facts about the run, replaced atomically
         interventions.jsonl    the journal
+        seals.jsonl            what all these files hold, hash-chained
         statistics/            chunks of per-step rows
         gradients/             chunks of rows about the gradients, now and then
         probes.jsonl           what probes of activations and updates saw
@@ -29,12 +30,15 @@ from loguru import logger
 
 from gradguard.errors import RunDirectoryError
 from gradguard.printable import printable
+from gradguard.record.atomic_write import write_atomically
+from gradguard.record.chain import ChainWriter, LazyChain
 from gradguard.record.chunks import ChunkWriter
 from gradguard.record.encode import to_json
 from gradguard.record.gradients import GradientsWriter
 from gradguard.record.journal import Journal
 from gradguard.record.probes import PROBES_FILE, ProbesWriter
 from gradguard.record.replay import REPLAY_FILE, ReplayWriter
+from gradguard.record.seals import SEAL_ROWS, SEALS_FILE, SealsWriter
 from gradguard.record.statistics import StatisticsWriter
 from gradguard.stats import ParameterTable
 
@@ -63,13 +67,20 @@ class RunDirectory:
     def __init__(self, path: Path, info: dict[str, Any]) -> None:
         self.path = path
         self.info = info
-        self.write_info(is_durable=False)  # `write_layout` comes next, and replaces it
+        run_id = info["run_id"]
+        self.journal = Journal(path / JOURNAL_FILE, run_id)
+        self._seals = SealsWriter(path / SEALS_FILE, run_id)
+        self.probes = ProbesWriter(path / PROBES_FILE, run_id)
+        self.replay = ReplayWriter(path / REPLAY_FILE, run_id)
+        self._chains: dict[str, ChainWriter | LazyChain] = {
+            JOURNAL_FILE: self.journal.chain,
+            PROBES_FILE: self.probes.chain,
+            REPLAY_FILE: self.replay.chain,
+        }
         (path / STATISTICS_FOLDER).mkdir(exist_ok=True)
-        self.statistics = StatisticsWriter(path / STATISTICS_FOLDER, num_parameters=0)
-        self.gradients = GradientsWriter(path / GRADIENTS_FOLDER, num_parameters=0)
-        self.probes = ProbesWriter(path / PROBES_FILE)
-        self.replay = ReplayWriter(path / REPLAY_FILE)
-        self.journal = Journal(path / JOURNAL_FILE, info["run_id"])
+        self.statistics = StatisticsWriter(path / STATISTICS_FOLDER, 0, watcher=self)
+        self.gradients = GradientsWriter(path / GRADIENTS_FOLDER, 0, watcher=self)
+        self.write_info(is_durable=False)  # `write_layout` comes next, and replaces it
 
     @classmethod
     def create(
@@ -91,7 +102,7 @@ class RunDirectory:
             ...     run = RunDirectory.create(f"{folder}/exp1", info={"policy": {"version": 1}})
             ...     run.finish("closed")
             ...     sorted(entry.name for entry in run.path.iterdir())
-            ['interventions.jsonl', 'run.json', 'statistics']
+            ['interventions.jsonl', 'run.json', 'seals.jsonl', 'statistics']
         """
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
             raise RunDirectoryError(f"run_dir must be the path of a directory, got {path!r}")
@@ -115,20 +126,50 @@ class RunDirectory:
             return run
         raise AssertionError("unreachable")
 
-    def write_info(self, is_durable: bool = True) -> None:
-        """Replace `run.json` by the current `info`, atomically.
+    def write_info(self, is_durable: bool = True, is_last: bool = False) -> None:
+        """Replace `run.json` by the current `info`, atomically; a seal says before it what it will be.
 
         Args:
             is_durable: wait until it is on the disk.
+            is_last: nothing is written after it.
 
         Raises:
+            ReplacedError: another run may be in the directory by now; it is left alone.
             OSError: it could not be written; the file is as it was.
         """
+        self.info["num_seals"] = self._seals.chain.num_lines + 1
         fields = []
         for key, value in self.info.items():
             is_long = key == "layouts"  # thousands of names: on one line, and by the faster encoder
             fields.append(f'"{key}": ' + to_json(value, indent=None if is_long else 2).replace("\n", "\n  "))
-        write_atomically(self.path / INFO_FILE, "{\n  " + ",\n  ".join(fields) + "\n}\n", is_durable)
+        text = "{\n  " + ",\n  ".join(fields) + "\n}\n"
+        self._info_sha256 = hashlib.sha256(text.encode("utf-8")).hexdigest()
+        self.seal(is_last)
+        write_atomically(self.path / INFO_FILE, text, is_durable)
+
+    def before_write(self) -> None:
+        """See `Watcher`."""
+        self.journal.chain.check_place()
+
+    def after_write(self) -> None:
+        """See `Watcher`."""
+        if self.statistics.num_unsealed >= SEAL_ROWS:
+            self.seal()
+
+    def seal(self, is_last: bool = False) -> None:
+        """Say in the chain of seals what is on the disk now.
+
+        Args:
+            is_last: nothing comes after it but `run.json`.
+
+        Raises:
+            OSError: it could not be written; the next one says it too.
+        """
+        lines = {file: chain.state for file, chain in self._chains.items()}
+        rows = (*self.statistics.unsealed(), *self.gradients.unsealed())
+        self._seals.append(lines, rows, self._info_sha256, is_last)
+        self.statistics.sealed()
+        self.gradients.sealed()
 
     def write_layout(self, table: ParameterTable) -> None:
         """Say which parameters the columns of `norms` stand for from now on; starts new chunks.
@@ -150,7 +191,7 @@ class RunDirectory:
     def finish(self, status: str = "closed") -> None:
         """Write what is buffered, close the files and say how the run ended; the first status stays.
 
-        The number of records and the last hash go into `run.json`, so that lines cut off the end are missed later.
+        The numbers of records, rows and seals go into `run.json`, so that what is cut off the end is missed later.
 
         Args:
             status: "closed", "stopped" or "failed".
@@ -165,43 +206,27 @@ class RunDirectory:
         self.info["num_records"] = self.journal.num_records
         self.info["last_hash"] = self.journal.last_hash
         with contextlib.ExitStack() as last:  # runs from the end, and all of it, whatever fails
-            last.callback(self.write_info)
+            last.callback(self._seals.close)
+            last.callback(self.write_info, is_last=True)
             last.callback(self.journal.close)
             last.callback(self.probes.close)
             last.callback(self.replay.close)
             last.callback(self._close_rows, self.gradients, "num_gradients_rows")
             last.callback(self._close_rows, self.statistics, "num_rows")
 
+    def abandon(self) -> None:
+        """Close the files and write nothing more: the directory is gone, or another run's."""
+        self.info["status"] = "failed"
+        with contextlib.ExitStack() as last:
+            for file in (self._seals, self.journal, self.probes):
+                last.callback(file.close)
+            for rows in (self.gradients, self.statistics):
+                last.callback(rows.abandon)
+
     def _close_rows(self, writer: ChunkWriter, name: str) -> None:
         writer.close()
         self.info[name] = writer.num_rows
         self.info[f"{name}_lost"] = writer.num_lost
-
-
-def write_atomically(path: Path, text: str, is_durable: bool = True) -> None:
-    """Replace the file's content in one step: a reader or a crash sees the old text or the new one, whole.
-
-    Args:
-        path: of the file.
-        text: its new content.
-        is_durable: wait until the disk has it; else only a crash of the whole machine may lose it.
-
-    Raises:
-        OSError: it could not be written; the file is as it was.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            if is_durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    if is_durable:
-        sync_folder(path.parent)
 
 
 def policy_hash(policy: Any) -> str:
@@ -228,6 +253,7 @@ def _claim(target: Path, undo: contextlib.ExitStack) -> None:
     undo.callback(_try, (target / INFO_FILE).unlink)
     undo.callback(_try, (target / STATISTICS_FOLDER).rmdir)
     undo.callback(_try, (target / JOURNAL_FILE).unlink)
+    undo.callback(_try, (target / SEALS_FILE).unlink)
 
 
 def _try(remove: Callable[[], None]) -> None:
@@ -246,6 +272,7 @@ def _facts(name: str | None, info: Mapping[str, Any]) -> dict[str, Any]:
         "ended": None,
         "pid": os.getpid(),
         "host": socket.gethostname(),
+        "is_sealed": True,
         "layouts": [],
         **info,
         **sealed,
@@ -257,7 +284,17 @@ def _now() -> str:
 
 
 def _check_name(name: str) -> None:
-    reserved = {".", "..", INFO_FILE, JOURNAL_FILE, STATISTICS_FOLDER, GRADIENTS_FOLDER, PROBES_FILE, LAST_GOOD_FILE}
+    files = (
+        INFO_FILE,
+        JOURNAL_FILE,
+        SEALS_FILE,
+        PROBES_FILE,
+        REPLAY_FILE,
+        STATISTICS_FOLDER,
+        GRADIENTS_FOLDER,
+        LAST_GOOD_FILE,
+    )
+    reserved = {".", "..", *files}
     if not name or name in reserved or "/" in name or "\\" in name or not name.isprintable():
         raise RunDirectoryError(
             f"a guard's name must be usable as the name of a folder (printable, no '/' or '\\', not one of "
@@ -273,14 +310,3 @@ def _explain(target: Path, error: OSError) -> str:
             break
     reason = error.strerror or error
     return f"run_dir {str(target)!r} cannot be written: {reason}; give a directory that this process may write to"
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable where the file system can; some network ones refuse."""
-    if os.name == "posix":
-        with contextlib.suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)

@@ -1,6 +1,6 @@
 """What probes saw, on disk: one JSON object a line, made with the first one.
 
-    {"at":51,"kind":"updates","step":50,"update_norms":[0.0012,"NaN"],...}
+    {"at":51,"kind":"updates","step":50,"update_norms":[0.0012,"NaN"],...,"prev":"<64 hex>","hash":"<64 hex>"}
 
 A float32 is written so that it reads back to the same one: diagnoses that are run over the record find the same again.
 """
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
 from gradguard.probe_stats import Activations, Updates
-from gradguard.record.encode import to_json
+from gradguard.record.chain import LazyChain, first_link
 
 
 PROBES_FILE = "probes.jsonl"
@@ -25,11 +25,14 @@ class ProbesWriter:
 
     Args:
         path: of the file; it is made for the first line.
+        run_id: of the run.
+
+    Attributes:
+        chain: writes the lines.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: TextIO | None = None
+    def __init__(self, path: Path, run_id: str = "") -> None:
+        self.chain = LazyChain(path, first_link(f"{run_id} probes"))
 
     def append(self, step: int, seen: Activations | Updates) -> None:
         """Write what a probe saw.
@@ -41,17 +44,12 @@ class ProbesWriter:
         Raises:
             OSError: it could not be written.
         """
-        if self._file is None:
-            self._file = open(self._path, "x", encoding="ascii")
         kind = "activations" if isinstance(seen, Activations) else "updates"
-        self._file.write(to_json({"at": step, "kind": kind, **_lists(dataclasses.asdict(seen))}) + "\n")
-        self._file.flush()
+        self.chain.append({"at": step, "kind": kind, **_lists(dataclasses.asdict(seen))})
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self.chain.close()
 
 
 def _lists(value: Any) -> Any:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from loguru import logger
+
 from gradguard.contracts import Sink
+from gradguard.printable import printable
 from gradguard.probe_stats import Activations, Updates
 from gradguard.record import facts
+from gradguard.record.chain import ReplacedError
 from gradguard.record.directory import RunDirectory
 from gradguard.record.replay import Kind
 from gradguard.records import AnyRecord, Record
@@ -50,8 +55,8 @@ class Recorder:
 
         A record that the disk does not take waits, in order, for the next one that it takes.
         """
+        self.flush()
         if self.directory is not None:
-            self.flush()
             seq = self.directory.journal.num_records + len(self._waiting)
         else:
             seq = self._num_kept
@@ -71,16 +76,32 @@ class Recorder:
 
     def _drain(self) -> Any:
         """Write what waits; return the last record as written, None if the disk did not take it."""
-        written = None
-        while self._waiting:
-            record, durable = self._waiting[0]
+        written, is_durable = None, False
+        try:
+            while self._waiting and self.directory is not None:
+                record, durable = self._waiting[0]
+                written = self.directory.journal.append(record, durable=durable)
+                is_durable |= durable
+                self._waiting.popleft()
+        except (OSError, ValueError) as error:
+            self._tell("writing the record", error)
+            return None
+        if is_durable and self.directory is not None:
             try:
-                written = self.directory.journal.append(record, durable=durable)  # type: ignore[union-attr]
+                self.directory.seal()
             except (OSError, ValueError) as error:
-                self._on_fault("writing the record", error)
-                return None
-            self._waiting.popleft()
+                self._tell("sealing the record", error)
         return written
+
+    def _tell(self, what: str, error: Exception) -> None:
+        """Tell a fault of the disk; a directory that is gone, or another run's by now, is let go of."""
+        if isinstance(error, ReplacedError) and self.directory is not None:
+            self.directory.abandon()
+            self.directory = None
+            self._has_rows = False
+            self._waiting.clear()
+            what = "recording to disk"
+        self._on_fault(what, error)
 
     def row(self, stats: StepStats, lr_factor: float, clip_coef: float, flags: int) -> None:
         """Add one step's row of statistics; see `StatisticsWriter.append`."""
@@ -98,7 +119,7 @@ class Recorder:
                     stats.norms,
                 )
             except (OSError, ValueError) as error:
-                self._on_fault("writing the statistics", error)
+                self._tell("writing the statistics", error)
 
     def gradients(self, step: int, columns: Mapping[str, Any], is_absent: Any) -> None:
         """Add the row of one probe; see `GradientsWriter.append`."""
@@ -106,7 +127,7 @@ class Recorder:
             try:
                 self.directory.gradients.append(step, columns, is_absent)  # type: ignore[union-attr]
             except (OSError, ValueError) as error:
-                self._on_fault("writing the statistics of gradients", error)
+                self._tell("writing the statistics of gradients", error)
 
     def probe(self, step: int, seen: Activations | Updates) -> None:
         """Write what a probe saw; see `ProbesWriter`."""
@@ -114,7 +135,7 @@ class Recorder:
             try:
                 self.directory.probes.append(step, seen)  # type: ignore[union-attr]
             except (OSError, ValueError) as error:
-                self._on_fault("writing what probes saw", error)
+                self._tell("writing what probes saw", error)
 
     def replay(self, kind: Kind, *, is_within: bool = False, **values: Any) -> None:
         """Write down what a replay needs beside the rows; see `ReplayWriter`."""
@@ -124,7 +145,7 @@ class Recorder:
                 row = directory.statistics.num_rows + directory.statistics.num_lost  # type: ignore[union-attr]
                 directory.replay.append(kind, row, values, is_within)  # type: ignore[union-attr]
             except (OSError, ValueError) as error:
-                self._on_fault("writing what a replay needs", error)
+                self._tell("writing what a replay needs", error)
 
     def facts(self, stats: StepStats) -> None:
         """Write down what the row of a step that is about to be judged would leave out, if there is anything."""
@@ -141,7 +162,13 @@ class Recorder:
 
     def sampled(self, stats: StepStats, has_spreads: bool = False, is_within: bool = False) -> None:
         """Write down what was sampled of the weights."""
-        self.replay("weights", is_within=is_within, norms=stats.weight_norms, sgd_reach=stats.sgd_reach, shrinkage=stats.shrinkage)
+        self.replay(
+            "weights",
+            is_within=is_within,
+            norms=stats.weight_norms,
+            sgd_reach=stats.sgd_reach,
+            shrinkage=stats.shrinkage,
+        )
         if has_spreads:
             self.replay("spreads", is_within=is_within, spreads=stats.weight_spreads)
 
@@ -152,7 +179,7 @@ class Recorder:
                 self.directory.write_layout(table)
             except OSError as error:
                 self._has_rows = False
-                self._on_fault("writing the statistics", error)
+                self._tell("writing the statistics", error)
                 return
             self.replay("layout", index=len(self.directory.info["layouts"]) - 1)
 
@@ -163,7 +190,7 @@ class Recorder:
                 self.directory.statistics.flush()
                 self.directory.gradients.flush()
             except (OSError, ValueError) as error:
-                self._on_fault("writing the statistics", error)
+                self._tell("writing the statistics", error)
 
     def finish(self, status: str) -> None:
         """Close everything and say how the run ended."""
@@ -171,7 +198,10 @@ class Recorder:
             try:
                 self.directory.finish(status)
             except (OSError, ValueError) as error:
-                self._on_fault("closing the record", error)
+                self._tell("closing the record", error)
+            else:
+                if status != "stopped":  # `TrainingStopped` says it there
+                    logger.info("{}", printable(f"what happened, step by step: {_audit(self.directory)}"))
         self._has_rows = False
         for sink in self._sinks:
             try:
@@ -179,3 +209,11 @@ class Recorder:
             except Exception as error:
                 self._on_fault(f"sink {sink.name!r}", error)
         self._sinks.clear()
+
+
+def _audit(directory: RunDirectory) -> str:
+    """Return the command that shows what was recorded."""
+    name = directory.info["name"]
+    if name is None:
+        return f"gradguard audit {shlex.quote(str(directory.path))}"
+    return f"gradguard audit {shlex.quote(str(directory.path.parent))} --name {shlex.quote(name)}"

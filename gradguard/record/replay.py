@@ -1,6 +1,6 @@
 """What diagnoses read beside the rows of statistics, on disk, so that a run can be replayed: a JSON object a line.
 
-    {"row":0,"kind":"weights","norms":{"array":"<f4",...},"sgd_reach":12.3,"shrinkage":0.0}
+    {"row":0,"kind":"weights","norms":{"array":"<f4",...},"sgd_reach":12.3,...,"prev":"<64 hex>","hash":"<64 hex>"}
 
 `row` is the row of statistics (from 0) that is judged next when the line is written. A line with `"within":true` was
 written between the judgement of that row and its being taken into the rolling statistics.
@@ -18,10 +18,10 @@ written between the judgement of that row and its being taken into the rolling s
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
+from gradguard.record.chain import LazyChain, first_link
 from gradguard.record.exact import to_exact
 
 
@@ -34,11 +34,14 @@ class ReplayWriter:
 
     Args:
         path: of the file; it is made for the first line.
+        run_id: of the run.
+
+    Attributes:
+        chain: writes the lines.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: TextIO | None = None
+    def __init__(self, path: Path, run_id: str = "") -> None:
+        self.chain = LazyChain(path, first_link(f"{run_id} replay"))
 
     def append(self, kind: Kind, row: int, values: dict[str, Any], is_within: bool = False) -> None:
         """Write one line.
@@ -56,15 +59,8 @@ class ReplayWriter:
         told: dict[str, Any] = {"row": row, "kind": kind}
         if is_within:
             told["within"] = True
-        told |= {name: to_exact(value) for name, value in values.items()}
-        line = json.dumps(told, allow_nan=False, separators=(",", ":")) + "\n"
-        if self._file is None:
-            self._file = open(self._path, "x", encoding="ascii")
-        self._file.write(line)
-        self._file.flush()
+        self.chain.append(told | {name: to_exact(value) for name, value in values.items()})
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self.chain.close()

@@ -28,6 +28,6 @@ class Notify(Remedy):
     def apply(self, target: Target, finding: Finding | None, rows: Sequence[int] | None) -> Change:
         """See `Remedy.apply`."""
         if target.notify is None or finding is None:
-            return Change(summary="told")
+            return Change(summary="nothing was changed")
         target.notify(finding)
-        return Change(summary="told, and your notify function was called")
+        return Change(summary="nothing was changed, your notify function was called")

@@ -67,7 +67,7 @@ class Rescale(Remedy):
             target.scale(dict.fromkeys(members, factor))
         after = target.stats.global_norm
         return Change(
-            summary=f"{len(members)} gradients times {factor:.4g}, global norm {before:.3g} -> {after:.3g}",
+            summary=f"{len(members)} gradients times {factor:.3g}, global norm {before:.3g} -> {after:.3g}",
             before={"global_norm": before},
             after={"global_norm": after, "factor": factor, "parameters": len(members)},
         )

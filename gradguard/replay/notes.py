@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+from gradguard.audit.line import read_lines
+from gradguard.audit.problem import MAX_PROBLEMS
+from gradguard.printable import printable
 from gradguard.record.exact import from_exact
 from gradguard.record.replay import REPLAY_FILE, Kind
 
@@ -24,19 +26,22 @@ def read_notes(path: Path) -> tuple[list[Note], list[str]] | None:
 
     The last line may have been cut off by the end of the process; it is about a step whose row is missing, too.
     """
-    try:
-        text = (path / REPLAY_FILE).read_text(encoding="ascii", errors="replace")
-    except OSError:
+    if not (path / REPLAY_FILE).exists():
         return None
     notes, problems = [], []
-    *lines, _ = text.split("\n")
-    for number, line in enumerate(lines, start=1):
+    for line in read_lines(path / REPLAY_FILE):
+        if not line.has_break:
+            break
         try:
-            told = json.loads(line)
+            if line.fields is None:
+                raise ValueError(line.fault)
+            told = line.fields
             row, kind, is_within = int(told.pop("row")), str(told.pop("kind")), bool(told.pop("within", False))
             if kind not in get_args(Kind):
                 raise ValueError(f"unknown kind {kind!r}")
             notes.append(Note(row, kind, is_within, {name: from_exact(value) for name, value in told.items()}))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            problems.append(f"{REPLAY_FILE}:{number} cannot be read: {error}")
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            problems.append(f"{line.place} cannot be read: {printable(str(error))[:200]}")
+            if len(problems) >= MAX_PROBLEMS:
+                break
     return notes, problems

@@ -85,7 +85,7 @@ class Recorded:
         for chunk in self._chunks:
             layout = self._layout(chunk)
             if len(chunk.rows):
-                yield Section(self.tables[layout], layout, first, np.asarray(chunk.rows))
+                yield Section(self.tables[layout], layout, first, chunk.rows[:])
                 first += len(chunk.rows)
 
     def recognise(self, policy: Policy) -> None:
@@ -95,7 +95,7 @@ class Recorded:
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return one of the columns that have a number a row."""
-        return np.concatenate([np.asarray(chunk.rows[name]) for chunk in self._chunks])
+        return np.concatenate([rows[name].copy() for chunk in self._chunks for rows in chunk.rows.blocks()])
 
     def _layout(self, chunk: Chunk) -> int:
         number = int(Path(chunk.file).stem)

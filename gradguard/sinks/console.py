@@ -1,29 +1,39 @@
-"""Tells a person, through loguru, what the guard found and did: one line a record, fewer when they come in hundreds."""
+"""Tells a person, through loguru, what the guard found and did: one line an action, few where they come in hundreds.
+
+step 203: loss_spike: The loss jumped to 20.5 from a usual 0.286. Done: step skipped (skip_step).
+step 204: loss_spike again, loss 19.8 against 0.286. Done: rolled back 17 steps (rollback).
+step 253: skip_step at step 203 helped: loss_spike came back once in 50 steps and the loss is 0.241, as before.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Mapping
 
 from loguru import logger
 from pydantic import PrivateAttr
 
-from gradguard.contracts import SINKS, Sink
-from gradguard.printable import printable
+from gradguard.contracts import DIAGNOSES, SINKS, Sink
+from gradguard.printable import printable, short
 from gradguard.records import AnyRecord, Event, Finding, Intervention, Outcome, Withheld
 
 
-SHOWN_IN_FULL = 3  # repeats of one kind of line before they are thinned out
+SHOWN = 3  # repeats of one action before they are thinned out
+WAITING = 1000  # steps with actions that wait for their judgement, remembered at most
 
 # Reasons that a person should hear of. The others follow from a line that was shown (cooldown, superseded) or are no
 # alarm (warmup, below_severity); the journal has them all.
 REASONS = {
-    "dry_run": "would have done",
-    "budget": "a budget is spent, not done",
-    "no_rule": "no rule acts on it",
-    "unavailable": "could not do",
-    "failed": "failed to do",
+    "dry_run": "Would have done",
+    "budget": "Not done, a budget is spent",
+    "no_rule": "No rule of the policy acts on it",
+    "unavailable": "Could not be done",
+    "failed": "Failed, by an error in the remedy",
 }
-EVENT_LEVELS = {"internal_error": "ERROR", "scaler_skip": "DEBUG"}
+TELLS = "notify"  # the remedy that changes nothing
+ENDINGS = ("closed", "stopped", "failed")
+EVENT_LEVELS = {"scaler_skip": "DEBUG"}
 VERDICTS = {"helped": ("INFO", "helped"), "no_effect": ("INFO", "had no effect"), "worse": ("WARNING", "made it worse")}
 
 
@@ -31,70 +41,191 @@ VERDICTS = {"helped": ("INFO", "helped"), "no_effect": ("INFO", "had no effect")
 class Console(Sink):
     """One loguru line for each record that a person should see.
 
-    Interventions are warnings, errors when the finding is critical. Of lines that repeat (same rule and remedy) the
-    first three are shown, then the 10th, 30th, 100th, 300th, ... with the count. Names are shown as text, whatever
-    characters they hold.
+    What is found is told in full the first time, in short when it comes again; what more is done about it in the same
+    step follows without it. Interventions are warnings, errors when the finding is critical. Of lines that repeat (same
+    rule and remedy) the first three are shown, then the 10th, 30th, 100th, 300th, ... with the count. The last line
+    says what it came to. Names are shown as text, whatever characters they hold.
     """
 
     name = "console"
     what = "Prints one line for each thing that the guard found and did."
 
     _counts: Counter[tuple[str, ...]] = PrivateAttr(default_factory=Counter)
+    _told: set[str] = PrivateAttr(default_factory=set)
+    _now: tuple[int, str] = PrivateAttr(default=(-1, ""))
+    _waiting: dict[tuple[int, str], list[str]] = PrivateAttr(default_factory=dict)
+    _seqs: dict[int, tuple[int, str]] = PrivateAttr(default_factory=dict)
+    _done: Counter[tuple[str, str]] = PrivateAttr(default_factory=Counter)
+    _verdicts: Counter[str] = PrivateAttr(default_factory=Counter)
 
     def emit(self, record: AnyRecord) -> None:
         """Show one record, unless it is a repeat that is skipped."""
         key: tuple[str, ...]
         if isinstance(record, Intervention):
-            key = (record.rule, record.remedy)
-            done = f"{record.remedy}: {record.change.summary}"
-            self._show(_level(record.finding), key, _line(record, record.finding, done))
+            self._done[record.remedy, record.diagnosis] += 1
+            key, place = (record.rule, record.remedy), (record.step, record.diagnosis)
+            if record.remedy != TELLS and len(self._waiting) < WAITING:
+                self._waiting.setdefault(place, []).append(record.remedy)
+                self._seqs[record.seq] = place
+            self._tell(record, key, _done(record))
         elif isinstance(record, Withheld) and record.reason in REASONS:
             key = (record.rule, record.remedy, record.diagnosis, record.reason)
-            done = " ".join(filter(None, [REASONS[record.reason], record.remedy]))
-            done += f" ({record.detail})" if record.detail else ""
-            self._show(_level(record.finding), key, _line(record, record.finding, done))
-        elif isinstance(record, Outcome) and record.verdict in VERDICTS:
-            level, words = VERDICTS[record.verdict]
-            line = f"step {record.step}: what was done at step {record.step - record.horizon} {words}: {record.reason}"
-            self._show(level, ("outcome", record.verdict), line)
-        elif isinstance(record, Event):
-            line = f"step {record.step}: {record.event}: {record.message}"
+            self._tell(record, key, _not_done(record))
+        elif isinstance(record, Outcome):
+            self._judge(record)
+        elif isinstance(record, Event) and record.event in ENDINGS:
+            self._show("INFO", ("ending",), f"{record.message}. {self._sum()}")
+        elif isinstance(record, Event) and record.event == "attached":
+            self._show("INFO", ("attached",), record.message)
+        elif isinstance(record, Event) and record.event != "internal_error":  # the guard tells its own faults, once
+            line = f"step {record.step}: {record.message or record.event}"
             self._show(EVENT_LEVELS.get(record.event, "INFO"), ("event", record.event), line)
 
-    def _show(self, level: str, key: tuple[str, ...], line: str) -> None:
+    def _tell(self, record: Intervention | Withheld, key: tuple[str, ...], done: str) -> None:
+        """Tell what was done, and what for as far as that is new."""
+        finding = record.finding
+        now = (record.step, finding.message if finding is not None else record.diagnosis)
+        if now == self._now:
+            line = f"also {done[0].lower()}{done[1:]}"
+        else:
+            line = f"{self._found(record)}. {done}"
+        helps = ""
+        if record.remedy == TELLS or (finding is not None and finding.advice):
+            helps = _advice(finding) if finding is not None and finding.diagnosis not in self._told else ""
+        if self._show(_level(finding), key, f"step {record.step}: {line}.{helps}"):
+            self._now = now
+            self._told.add(record.diagnosis)
+
+    def _found(self, record: Intervention | Withheld) -> str:
+        """Return what was found: in full the first time, the numbers alone when it comes again."""
+        finding = record.finding
+        if finding is None:
+            return record.diagnosis
+        if finding.diagnosis in self._told:
+            return f"{finding.diagnosis} again{_where(finding)}{_numbers(finding)}"
+        message = finding.message.rstrip(". ")
+        if not message:
+            return f"{finding.diagnosis}{_where(finding)}{_numbers(finding)}"
+        return f"{finding.diagnosis}{_where(finding, message)}: {message}"
+
+    def _judge(self, record: Outcome) -> None:
+        """Tell what became of all that was done at one step about one thing, in one line."""
+        self._verdicts[record.verdict] += 1
+        place = self._seqs.pop(record.of, None)
+        remedies = self._waiting.pop(place, []) if place is not None else ["what was done"]
+        if not remedies or record.verdict not in VERDICTS:
+            return
+        level, words = VERDICTS[record.verdict]
+        diagnosis = place[1] if place is not None else "it"
+        reason = f"{diagnosis}{record.reason[2:]}" if record.reason.startswith("it ") else record.reason
+        which = " + ".join(dict.fromkeys(remedies))
+        line = f"step {record.step}: {which} at step {record.step - record.horizon} {words}: {reason}"
+        self._show(level, ("outcome", diagnosis, which, record.verdict), line, shown=1)
+
+    def _sum(self) -> str:
+        """Return what the run came to, as far as this sink was told."""
+        acted: dict[str, dict[str, int]] = {}
+        told: dict[str, int] = {}
+        for (remedy, diagnosis), count in self._done.items():
+            if remedy == TELLS:
+                told[diagnosis] = count
+            else:
+                acted.setdefault(diagnosis, {})[remedy] = count
+        left: dict[str, int] = {}
+        for key, count in self._counts.items():
+            if len(key) == 4 and key[3] in ("dry_run", "no_rule"):
+                left[key[2]] = max(left.get(key[2], 0), count)
+        parts = []
+        if acted:
+            number = sum(sum(remedies.values()) for remedies in acted.values())
+            what = "; ".join(f"{_counted(remedies)} against {name}" for name, remedies in acted.items())
+            parts.append(f"The guard acted {_times(number)}: {what}. {self._judged()}")
+        if told:
+            parts.append(f"It {'also ' if acted else ''}warned of {_counted(told)}, and left that to you.")
+        if left:
+            parts.append(f"Found, and left alone as the policy says: {_counted(left)}.")
+        return " ".join(parts) or "Nothing needed the guard."
+
+    def _judged(self) -> str:
+        known = {words: self._verdicts[name] for name, (_, words) in VERDICTS.items() if self._verdicts[name]}
+        total = sum(known.values())
+        if not total:
+            return "Whether that helped could not be judged."
+        if len(known) == 1:
+            (words,) = known
+            return f"It {words}." if total == 1 else f"All {total:,} that were judged {words}."
+        return f"Of {total:,} that were judged, {', '.join(f'{count:,} {words}' for words, count in known.items())}."
+
+    def _show(self, level: str, key: tuple[str, ...], line: str, shown: int = SHOWN) -> bool:
+        """Show a line unless it is one repeat of many; return whether it was shown."""
         self._counts[key] += 1
         count = self._counts[key]
-        if count > SHOWN_IN_FULL:
-            if not _is_milestone(count):
-                return
+        if count > shown:
+            if count < 10 or not _is_milestone(count):
+                return False
             line = f"{line.rstrip()} ({count} times so far)"
+        elif count == shown > 1:
+            line = f"{line.rstrip()} ({count} times so far; next shown: the 10th, 30th, 100th, ...)"
         # The line goes in as an argument and without control characters: neither loguru nor the terminal interprets it.
         logger.log(level, "{}", printable(line.rstrip()))
-
-
-def _line(record: Intervention | Withheld, finding: Finding | None, done: str) -> str:
-    if finding is None:
-        return f"step {record.step}: {record.diagnosis} -> {done}"
-    more = f" (+{finding.num_parameters - 1} more)" if finding.num_parameters > 1 else ""
-    where = f" in {finding.parameters[0]}{more}" if finding.parameters else ""
-    return (
-        f"step {record.step}: {finding.diagnosis}{where}{_numbers(finding)} -> {done}. {finding.message}".removesuffix(
-            ". "
-        )
-    )
-
-
-def _numbers(finding: Finding) -> str:
-    if finding.value is None:
-        return ""
-    against = f" against {finding.baseline:.4g}" if finding.baseline is not None else ""
-    return f", {finding.statistic or 'value'} {finding.value:.4g}{against}"
+        return True
 
 
 def _level(finding: Finding | None) -> str:
     if finding is None or finding.severity == "info":
         return "INFO"
     return "ERROR" if finding.severity == "critical" else "WARNING"
+
+
+def _done(record: Intervention) -> str:
+    if record.remedy == TELLS:
+        return record.change.summary.capitalize()
+    return f"Done: {record.change.summary.rstrip('.')} ({record.remedy})"
+
+
+def _not_done(record: Withheld) -> str:
+    if record.remedy == TELLS and record.reason == "dry_run":
+        return "Nothing was changed"
+    what = f": {record.remedy}" if record.remedy else ""
+    why = f" ({record.detail.rstrip('.')})" if record.detail else ""
+    return f"{REASONS[record.reason]}{what}{why}"
+
+
+def _where(finding: Finding, message: str = "") -> str:
+    """Return where it was found, unless the message says so."""
+    if not finding.parameters:
+        return ""
+    name = finding.parameters[0]
+    if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", message):
+        return ""
+    more = f" and {finding.num_parameters - 1} more" if finding.num_parameters > 1 else ""
+    return f" in {name if '.' in name else repr(name)}{more}"
+
+
+def _numbers(finding: Finding) -> str:
+    if finding.value is None:
+        return ""
+    against = f" against {short(finding.baseline)}" if finding.baseline is not None else ""
+    return f", {finding.statistic or 'value'} {short(finding.value)}{against}"
+
+
+def _advice(finding: Finding) -> str:
+    """Return what a person can do: what the finding says, or else the first that the diagnosis knows."""
+    if finding.advice:
+        return f" What helps: {finding.advice}"
+    try:
+        cure, _, _more = DIAGNOSES.get(finding.diagnosis).cure.partition(". ")
+    except KeyError:  # a class that a policy was given in Python, under no name
+        return ""
+    return f" What helps: {cure.rstrip('.')}. More: gradguard explain {finding.diagnosis}" if cure else ""
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(name if count == 1 else f"{name} {_times(count)}" for name, count in counts.items())
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
 
 
 def _is_milestone(count: int) -> bool:

@@ -103,7 +103,7 @@ def test_a_constant_signal_with_a_trace_of_noise_is_no_alarm(level):
 def test_before_the_baseline_is_there_nothing_is_judged_by_it_and_the_record_says_so():
     signal = Signal()
     attached = next(record for record in signal.guard.records if record.kind == "event")
-    assert "not armed before step 20" in attached.message
+    assert "are looked for from step 20 on" in attached.message
     for step in range(19):
         assert signal.step(norm=1.0 + 40 * (step % 2), loss=1.0 + 40 * (step % 2)) == []
 

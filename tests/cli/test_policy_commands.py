@@ -196,3 +196,34 @@ def test_the_policy_commands_do_not_import_torch() -> None:
     environment = {"PYTHONPATH": ":".join(filter(None, sys.path)), "COLUMNS": "80", "PATH": ""}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("dead_units", "revive_units, scale_lr, replace_activation in the preset repair"),
+        ("divergence", "rollback, scale_lr, stop in the presets default, finetune, pretrain, repair, rnn"),
+        ("plateau", "No preset: they tell of it, and the cure is yours."),
+    ],
+)
+def test_explain_says_which_remedies_can_act_on_a_diagnosis_and_in_which_presets(name, words):
+    told = run("explain", name).stdout
+    assert words in " ".join(told.split())
+    assert "What can act on it" not in run("explain", "clip_norm").stdout
+
+
+def test_explain_as_json_says_the_same():
+    told = json.loads(run("explain", "dead_units", "--json").stdout)
+    assert (told["family"], told["name"]) == ("diagnosis", "dead_units")
+    assert told["answers"]["revive_units"] == ["repair"]
+    assert {option["name"] for option in told["options"]} == {"share", "blocked", "about"}
+    assert set(json.loads(run("explain", "--json").stdout)) == {"diagnosis", "remedy", "sink"}
+
+
+def test_check_shows_every_option_of_snapshots(tmp_path):
+    file = tmp_path / "p.yaml"
+    file.write_text("version: 1\nextends: default\nsnapshots: {every: 70, keep: 3, where: disk, rng: true}\n")
+    told = " ".join(run("check", str(file)).stdout.split())
+    words = "every 70 steps; the last 3 good ones are kept in the run directory, with the random generators"
+    assert f"snapshots {words}" in told
+    assert "every 200 steps; the last good one is kept in memory" in " ".join(run("check", "default").stdout.split())

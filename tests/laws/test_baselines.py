@@ -145,7 +145,7 @@ def test_before_the_warm_up_nothing_is_found_and_the_record_says_that_it_is_not_
         signal.feed([50.0] * 3, [50.0] * 3)
         assert signal.found == []
     (attached,) = signal.guard.records
-    assert "exploding_gradient, loss_spike not armed before step 20" in attached.message
+    assert "exploding_gradient, loss_spike are looked for from step 20 on" in attached.message
 
 
 def test_once_it_is_armed_the_same_is_found():

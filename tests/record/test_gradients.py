@@ -106,7 +106,7 @@ def test_damage_is_found(tmp_path, damage):
     else:
         path.write_bytes(b"no array")
     (problem,) = verify_run(tmp_path / "exp")
-    assert problem.kind == {"cut": "torn", "gone": "missing", "foreign": "statistics"}[damage]
+    assert problem.kind == {"cut": "cut_off", "gone": "missing", "foreign": "statistics"}[damage]
     assert problem.file.startswith("gradients")
     assert len(read_run(tmp_path / "exp").gradients["step"]) == (2 if damage == "cut" else 0)
 

@@ -7,7 +7,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from gradguard.record.journal import Journal, first_link, seal
+from gradguard.record.chain import first_link, seal
+from gradguard.record.journal import Journal
 from gradguard.records import Change, Event, Finding, Intervention
 
 

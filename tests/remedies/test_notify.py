@@ -23,7 +23,7 @@ def test_the_function_gets_the_finding():
 
 
 def test_without_a_function_it_is_only_recorded():
-    assert Notify().apply(aim(torch.ones(2)), finding_about(), None).summary == "told"
+    assert Notify().apply(aim(torch.ones(2)), finding_about(), None).summary == "nothing was changed"
 
 
 def test_nothing_is_changed():
