@@ -61,7 +61,7 @@ def screen(view: View, width: int, height: int | None = None, is_unicode: bool =
     if len(view.scalars):
         tall = 3 if height is None or height >= TALL else 1
         parts += [_curves(view, width, tall, signs), Text()]
-        used += 2 * tall + 3
+        used += 2 * tall + 3 + (tall > 1)
     layers = view.layers[: 5 if height is None or height >= TALL + 6 else 3]
     if layers:
         parts += [*_layers(view, layers), Text()]
@@ -123,6 +123,8 @@ def _curves(view: View, width: int, tall: int, signs: Signs) -> Table:
             grid.add_row(text("loss"), text("not observed; call guard.observe(loss)", style="dim"))
             continue
         curve = draw(values, plot, tall, is_log, signs.ramp)
+        if name == "global_norm" and tall > 1:
+            grid.add_row()
         for label, line in zip(_labels(title, float(values[-1]), curve, tall), curve.lines, strict=True):
             grid.add_row(label, _colored(line, curve, signs))
     grid.add_row(text("guard", style="dim"), _marks(view, plot, signs))
@@ -234,9 +236,9 @@ def _entry(entry: Entry, signs: Signs) -> list[Text]:
     if entry.message:
         lines.append(text(entry.message, style="dim"))
     if verdict := verdicts(entry):
-        judged = text(verdict, style=f"bold {_color(entry)}")
         last = "; the last: " if sum(entry.outcomes.values()) > 1 else ": "
-        lines.append(judged.append_text(text(last + entry.judged if entry.judged else "", style="not bold default")))
+        words = text(last + entry.judged if entry.judged else "")
+        lines.append(Text.assemble((verdict, f"bold {_color(entry)}"), words))
     return lines
 
 
