@@ -33,7 +33,8 @@ def read_probes(path: Path) -> tuple[dict[int, Activations], dict[int, Updates],
     for number, line in enumerate(lines, start=1):
         try:
             told = json.loads(line)
-            step, kind = int(told.pop("at")), told.pop("kind")
+            kind = told.pop("kind")
+            step = _told_at(told, kind)
             if kind == "activations":
                 activations[step] = _activations(told)
             elif kind == "updates":
@@ -43,6 +44,13 @@ def read_probes(path: Path) -> tuple[dict[int, Activations], dict[int, Updates],
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             problems.append(Problem(kind="statistics", file=PROBES_FILE, line=number, message=f"not readable: {error}"))
     return activations, updates, problems
+
+
+def _told_at(told: dict[str, Any], kind: str) -> int:
+    """Return the step whose diagnoses were told; the first records call it `step`, and updates are told one later."""
+    if "at" in told:
+        return int(told.pop("at"))
+    return int(told.pop("step")) if kind == "activations" else int(told["step"]) + 1
 
 
 def _activations(told: dict[str, Any]) -> Activations:

@@ -7,7 +7,6 @@ Reading is forgiving, because a record is needed most after a crash: what cannot
 from __future__ import annotations
 
 import os
-import socket
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from gradguard.audit.line import NewerVersionError, read_lines
 from gradguard.audit.locate import locate, read_info, run_names
 from gradguard.audit.probes import read_probes
 from gradguard.audit.problem import Problem
+from gradguard.audit.process import liveness
 from gradguard.errors import RecordError
 from gradguard.record.directory import JOURNAL_FILE
 from gradguard.record.encode import to_json
@@ -88,6 +88,21 @@ class Run:
         """Arrays over the K probed steps by name: "step" (K,), "mean", ..., "norm" (K, P), "histogram" (K, P, B)."""
         return self._gradients
 
+    def frame(self, table: str = "statistics", library: str | None = None) -> Any:
+        """Return a table of the run as a data frame, with the columns that `gradguard schema TABLE` documents.
+
+        Args:
+            table: "statistics" (a row a step, a column a parameter), "gradients", "activations", "updates",
+                "interventions" or "events".
+            library: "pandas" or "polars"; None for the one that is installed, pandas first.
+
+        Raises:
+            UsageError: there is no such table, or the library is not installed.
+        """
+        from gradguard.export.frame import frame_of
+
+        return frame_of(self, table, library)
+
     @property
     def parameters(self) -> list[str]:
         """Names of the P columns of `norms`, in the order of their first appearance."""
@@ -103,7 +118,7 @@ class Run:
     def status(self) -> str:
         """How the run ended: "closed", "stopped", "failed", "running", or "interrupted" when its process died."""
         status = str(self.info.get("status", "unknown"))
-        return "interrupted" if status == "running" and not self._may_be_alive() else status
+        return "interrupted" if status == "running" and liveness(self.info) == "gone" else status
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -137,17 +152,6 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {len(self.records)} records, {self.statistics.num_steps} steps)"
-
-    def _may_be_alive(self) -> bool:
-        if os.name != "posix" or self.info.get("host") != socket.gethostname():
-            return True  # not to be told from here
-        try:
-            os.kill(int(self.info["pid"]), 0)
-        except ProcessLookupError:
-            return False
-        except (OSError, OverflowError, KeyError, TypeError, ValueError):
-            return True
-        return True
 
 
 def read_run(path: str | os.PathLike[str], name: str | None = None) -> Run:

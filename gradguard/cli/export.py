@@ -18,9 +18,12 @@ from gradguard.export.tables import MAKERS, check_names, table_of
 def export(
     run: Annotated[Path, typer.Argument(help="The run directory.")],
     to: Annotated[str, typer.Option(help="csv, jsonl, parquet or tensorboard.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder to write to; RUN-KIND here if not given.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder to write to; RUN-KIND here if not given.")
+    ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--table", help=f"Which tables, of {', '.join(MAKERS)}; all that have rows if not given.")
+        list[str] | None,
+        typer.Option("--table", help=f"Which tables, of {', '.join(MAKERS)}; all that have rows if not given."),
     ] = None,
     every: Annotated[
         int | None,

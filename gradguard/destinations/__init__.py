@@ -1,1 +1,1 @@
-"""One kind of file per module that a run can be exported to; each registers itself in `gradguard.export.destination`."""
+"""One kind of exported file per module; each registers itself in `gradguard.export.destination`."""

@@ -120,7 +120,9 @@ def write_tables(
             for temporary, path in moves:
                 os.replace(temporary, path)
         except OSError as error:
-            raise GradguardError(f"{folder}: cannot be written: {error.strerror or error}; nothing was changed") from None
+            raise GradguardError(
+                f"{folder}: cannot be written: {error.strerror or error}; nothing was changed"
+            ) from None
         undo.pop_all()
     return list(files.items())
 

@@ -36,7 +36,9 @@ def _library(asked: str | None) -> str:
             continue
         return name
     needed = " or ".join(LIBRARIES) if asked is None else asked
-    raise UsageError(f"a frame needs {needed}, which is not installed; pip install {needed.replace(' or ', '  # or: ')}")
+    raise UsageError(
+        f"a frame needs {needed}, which is not installed; pip install {needed.replace(' or ', '  # or: ')}"
+    )
 
 
 def _pandas(pandas: Any, table: Table, block: list[Any]) -> Any:

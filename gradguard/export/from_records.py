@@ -121,7 +121,12 @@ class Events(_Records):
 
     def _cells(self, record: AnyRecord) -> dict[str, Any]:
         assert isinstance(record, Event)
-        return {**super()._cells(record), "event": record.event, "message": record.message, "data": to_json(record.data)}
+        return {
+            **super()._cells(record),
+            "event": record.event,
+            "message": record.message,
+            "data": to_json(record.data),
+        }
 
 
 def _values(column: Column, cells: list[Any]) -> Values:

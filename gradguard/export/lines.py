@@ -67,11 +67,14 @@ class Lines:
             return self._missing
         if isinstance(value, float) and not math.isfinite(value):
             return self._nan if math.isnan(value) else self._inf if value > 0 else self._minus_inf
-        return how % value
+        return str(how % value)
 
 
 def _join(
-    columns: Sequence[Column], formats: Sequence[str], template: Callable[[Column, str], str], ends: tuple[str, str, str]
+    columns: Sequence[Column],
+    formats: Sequence[str],
+    template: Callable[[Column, str], str],
+    ends: tuple[str, str, str],
 ) -> str:
     start, between, end = ends
     return start + between.join(template(column, how) for column, how in zip(columns, formats, strict=True)) + end
@@ -88,5 +91,5 @@ def _plain_rows(columns: Sequence[Column], block: Block) -> list[bool]:
         if np.ma.isMaskedArray(values):
             is_plain &= ~np.ma.getmaskarray(values)
         if column.kind in ("float32", "float64"):
-            is_plain &= np.isfinite(np.ma.getdata(values))
-    return is_plain.tolist()
+            is_plain &= np.isfinite(np.ma.getdata(np.ma.asarray(values)))
+    return [bool(plain) for plain in is_plain]

@@ -28,7 +28,9 @@ ACTIVATIONS = (
     Column("num_samples", "int64", "Samples that were seen."),
     Column("num_units", "int64", "Units: channels or features."),
     Column("dead", "float32", "Share of units that are 0 on every sample, in [0, 1]."),
-    Column("saturated", "float32", "Share of entries in the flat part of a sigmoid or tanh, in [0, 1]; NaN for others."),
+    Column(
+        "saturated", "float32", "Share of entries in the flat part of a sigmoid or tanh, in [0, 1]; NaN for others."
+    ),
     Column("zero_ratio", "float32", "Share of entries that are exactly 0, in [0, 1]."),
     Column("mean", "float32", "Mean of the entries."),
     Column("std", "float32", "Standard deviation of the entries."),
@@ -96,7 +98,12 @@ class Activations(_Listed):
 
     def __init__(self, run: Run) -> None:
         super().__init__(
-            (step, seen.names[place], seen.kinds[place], *(getattr(seen, column.name)[place] for column in ACTIVATIONS[3:]))
+            (
+                step,
+                seen.names[place],
+                seen.kinds[place],
+                *(getattr(seen, column.name)[place] for column in ACTIVATIONS[3:]),
+            )
             for step, seen in run.activations.items()
             for place in range(len(seen.names))
         )

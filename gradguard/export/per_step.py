@@ -73,5 +73,9 @@ class Statistics(Table):
             return columns.norms_between(int(kept[0]), int(kept[-1]) + 1)
         pieces = np.array_split(kept, max(1, int(kept[-1] - kept[0]) // max(1, len(kept))))
         return np.concatenate(
-            [columns.norms_between(int(piece[0]), int(piece[-1]) + 1)[piece - piece[0]] for piece in pieces if len(piece)]
+            [
+                columns.norms_between(int(piece[0]), int(piece[-1]) + 1)[piece - piece[0]]
+                for piece in pieces
+                if len(piece)
+            ]
         )

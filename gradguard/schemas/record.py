@@ -13,7 +13,15 @@ from gradguard.schemas.form import NUMBER, SHA256, WORDS, JsonSchema, document
 
 KINDS: tuple[type[BaseModel], ...] = (Intervention, Withheld, Outcome, Event)
 PARTS: tuple[type[BaseModel], ...] = (Cause, Change, Finding)
-ALWAYS = ("v", "seq", "time", "step", "kind", "prev", "hash")  # fields that every line has had from the first version on
+ALWAYS = (
+    "v",
+    "seq",
+    "time",
+    "step",
+    "kind",
+    "prev",
+    "hash",
+)  # fields that every line has had from the first version on
 SEALS = {
     "prev": {"description": "`hash` of the line before; of the first line a hash of the run's id.", **SHA256},
     "hash": {"description": "sha256 of `prev` and the JSON text of the line without `prev` and `hash`.", **SHA256},

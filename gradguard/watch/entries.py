@@ -75,7 +75,12 @@ class Entries:
             last = self.kept[-1] if self.kept else None
             if last is not None and last.key == entry.key and not isinstance(record, Event):
                 last.last_step, last.count, last.time = entry.last_step, last.count + 1, entry.time
-                last.head, last.done, last.message, last.severity = entry.head, entry.done, entry.message, entry.severity
+                last.head, last.done, last.message, last.severity = (
+                    entry.head,
+                    entry.done,
+                    entry.message,
+                    entry.severity,
+                )
                 entry = last
             else:
                 self.kept.append(entry)
@@ -102,6 +107,7 @@ def entry_of(record: AnyRecord) -> Entry | None:
         return Entry((record.event,), step, step, severity, record.event, message=record.message, time=record.time)
     if isinstance(record, Outcome) or (isinstance(record, Withheld) and record.reason not in REASONS):
         return None
+    key: tuple[str, ...]
     if isinstance(record, Intervention):
         key = (record.diagnosis, record.rule, record.remedy)
         done = record.remedy + (f": {record.change.summary}" if record.change.summary else "")

@@ -55,11 +55,10 @@ def worst_layers(
         usual = np.nanmedian(finite, axis=0)
     # What is not finite, but not absent either, outranks every number.
     rank = np.where(np.isfinite(norms), np.where(norms < 0, -1.0, norms), np.inf)
-    at = rank.argmax(axis=0)
+    at, highest = rank.argmax(axis=0), rank.max(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        times = np.where(usual > 0, rank.max(axis=0) / usual, np.where(np.isinf(rank.max(axis=0)), np.inf, 0.0))
+        times = np.where(usual > 0, highest / usual, np.where(np.isinf(highest), np.inf, 0.0))
     order = np.argsort(-np.where(np.isnan(times), -1.0, times), kind="stable")
-    had_gradient = (rank >= 0).any(axis=0)
     return [
         Layer(
             names[column],
@@ -69,5 +68,5 @@ def worst_layers(
             int(steps[at[column]]),
         )
         for column in order[: max(count, 0)]
-        if had_gradient[column]
+        if highest[column] >= 0
     ]

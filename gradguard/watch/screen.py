@@ -41,7 +41,7 @@ class Signs(NamedTuple):
     arrow: str
 
 
-UNICODE = Signs(BLOCKS, "▲", "✕", "·", "×", "→")
+UNICODE = Signs(BLOCKS, "▲", "✕", "·", "✕", "→")
 PLAIN = Signs(ASCII, "^", "x", ".", "x", "->")
 
 
@@ -91,7 +91,9 @@ def _state(view: View) -> Text:
         style = "yellow" if view.is_stalled else ""
         parts.append(text(behind(view), style=style))
         if view.process == "unknown":
-            parts.append(text(f"on {view.info.get('host', '?')}, whose processes cannot be seen from here", style="dim"))
+            parts.append(
+                text(f"on {view.info.get('host', '?')}, whose processes cannot be seen from here", style="dim")
+            )
     return Text(", ").join(parts)
 
 
@@ -106,7 +108,9 @@ def behind(view: View) -> str:
 
 
 def _rate(rate: float) -> str:
-    return f"{rate:,.0f} steps/s" if rate >= 10 else f"{rate:.2g} steps/s" if rate >= 0.1 else f"{60 * rate:.2g} steps/min"
+    return (
+        f"{rate:,.0f} steps/s" if rate >= 10 else f"{rate:.2g} steps/s" if rate >= 0.1 else f"{60 * rate:.2g} steps/min"
+    )
 
 
 def _curves(view: View, width: int, tall: int, signs: Signs) -> Table:

@@ -210,7 +210,9 @@ class Watcher:
                 self._last_word = self._last_word or record.message
             elif isinstance(record, Intervention) and record.remedy == STOP:
                 because = record.finding.message if record.finding is not None else record.change.summary
-                self._last_word = f"the policy stopped it at step {record.step} because of {record.diagnosis}. {because}"
+                self._last_word = (
+                    f"the policy stopped it at step {record.step} because of {record.diagnosis}. {because}"
+                )
 
     def _ended(self, status: str) -> str:
         if status == "running":
