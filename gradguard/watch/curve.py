@@ -64,11 +64,11 @@ def draw(
         return Curve((" " * width,) * height, tuple(map(int, nonfinite)), math.nan, math.nan, is_log=False)
     low, high = float(shown.min()), float(shown.max())
     if is_log is None:
-        is_log = low > 0 and high / low >= LOG_FROM
+        is_log = low > 0 and high >= LOG_FROM * low
     if is_log:  # a norm of zero has no logarithm: it is drawn at the bottom
         positive = shown[shown > 0]
         low = float(positive.min()) if len(positive) else high
-        is_log = low > 0
+        is_log = 0 < low < high
     num_levels = 8 * height
     heights = np.zeros(width, dtype=np.int64)
     for index in np.flatnonzero(np.isfinite(highest)):
@@ -86,5 +86,5 @@ def _share(value: float, low: float, high: float, is_log: bool) -> float:
     if not high > low:
         return 0.5
     if is_log:
-        return math.log(max(value, low) / low) / math.log(high / low)
+        return (math.log(max(value, low)) - math.log(low)) / (math.log(high) - math.log(low))
     return (value / high - low / high) / (1 - low / high) if abs(high) > 1e300 else (value - low) / (high - low)

@@ -17,13 +17,15 @@ class Pace:
 
     def __init__(self) -> None:
         self.last_growth: float | None = None
+        self._num_rows: int | None = None  # at the last look
         self._seen: deque[tuple[float, int]] = deque()
 
     def add(self, time: float, num_rows: int) -> None:
         """Take in how many rows there are, at a time in seconds; times rise from call to call."""
-        if self._seen and num_rows <= self._seen[-1][1]:
+        before, self._num_rows = self._num_rows, num_rows
+        if before is None or num_rows <= before:  # what was there at the first look is no growth
             return
-        self.last_growth = time if self._seen else None  # what was there at the first look is no growth
+        self.last_growth = time
         self._seen.append((time, num_rows))
         while len(self._seen) > 2 and time - self._seen[0][0] > SEEN_FOR_SEC:
             self._seen.popleft()
@@ -38,8 +40,7 @@ class Pace:
             >>> pace.rate()
             64.0
         """
-        grown = list(self._seen)[1:] if self.last_growth is not None else []  # the first look fell between two bursts
-        if len(grown) < 2:
+        if len(self._seen) < 2:
             return None
-        (first, before), (last, after) = grown[0], grown[-1]
+        (first, before), (last, after) = self._seen[0], self._seen[-1]
         return (after - before) / (last - first) if last > first else None

@@ -23,7 +23,8 @@ SMALLEST = 40  # columns below which nothing is laid out any more
 LABEL = 18  # columns left of a curve
 TALL = 24  # lines of a terminal from which curves are more than a line high
 INDENT = 2  # of what explains a line
-MEASURE = Console(width=SMALLEST)  # knows how text wraps
+MOST_LAYERS = 5
+MEASURE = Console(width=SMALLEST, markup=False, emoji=False, highlight=False)  # knows how text wraps
 FAR = 3.0  # times its usual norm from which a layer is worth a word
 COLORS = {"info": "cyan", "warn": "yellow", "critical": "red"}
 VERDICT_COLORS = {"helped": "green", "no effect": "yellow", "worse": "red"}
@@ -56,19 +57,22 @@ def screen(view: View, width: int, height: int | None = None, is_unicode: bool =
     """
     width = max(width, SMALLEST)
     signs = UNICODE if is_unicode else PLAIN
+    tall = 3 if height is None or height >= TALL else 1
     parts: list[RenderableType] = [_head(view), _state(view), Text()]
-    used = 3 + len(_head(view)) // width
     if len(view.scalars):
-        tall = 3 if height is None or height >= TALL else 1
         parts += [_curves(view, width, tall, signs), Text()]
-        used += 2 * tall + 3 + (tall > 1)
-    layers = view.layers[: 5 if height is None or height >= TALL + 6 else 3]
-    if layers:
-        parts += [*_layers(view, layers), Text()]
-        used += len(layers) + 3
-    room = None if height is None else max(0, height - used - 2)
-    parts += _events(view, width, room, signs)
-    return Group(*parts)
+    room = None if height is None else height - _height(parts, width)
+    shown = view.layers[: MOST_LAYERS if room is None or room >= 16 else MOST_LAYERS - 2 if room >= 11 else 0]
+    if shown:
+        layers: list[RenderableType] = [*_layers(view, shown), Text()]
+        parts += layers
+        room = None if room is None else room - _height(layers, width)
+    return Group(*parts, *_events(view, width, room, signs))
+
+
+def _height(parts: list[RenderableType], width: int) -> int:
+    """Return how many lines something takes."""
+    return len(MEASURE.render_lines(Group(*parts), MEASURE.options.update_width(width)))
 
 
 def _head(view: View) -> Text:
@@ -212,14 +216,17 @@ def _events(view: View, width: int, room: int | None, signs: Signs) -> list[Rend
     if not view.entries:
         return [text("Nothing found or done so far.", style="dim")]
     title = Text("What happened, newest first", "bold")
+    if room is not None and room < 2:
+        return []
     shown: list[RenderableType] = [title]
     used = 1
     for entry in reversed(view.entries):
         lines = _entry(entry, signs)
-        height = sum(len(line.wrap(MEASURE, width - INDENT)) for line in lines)
+        told: list[RenderableType] = [lines[0], *(Padding(line, (0, 0, 0, INDENT)) for line in lines[1:])]
+        height = _height(told, width)
         if room is not None and used + height > room:
             break
-        shown += [lines[0], *(Padding(line, (0, 0, 0, INDENT)) for line in lines[1:])]
+        shown += told
         used += height
     if view.num_unreadable:
         shown.append(text(f"{view.num_unreadable:,} lines of the journal cannot be read; see: gradguard verify"))
