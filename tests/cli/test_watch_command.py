@@ -102,7 +102,9 @@ def unwrapped(text):
 
 def plain(text):
     """Text without escapes; a frame, which begins at home, on lines of its own."""
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.replace("\x1b[H", "\n")).replace("\r", "")
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.replace("\x1b[H", "\n").replace(LEAVE_SCREEN, "\n")).replace(
+        "\r", ""
+    )
 
 
 @pytest.fixture
