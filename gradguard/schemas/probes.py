@@ -32,7 +32,7 @@ def probes_schema() -> JsonSchema:
     kinds = []
     for kind, cls in (("activations", Activations), ("updates", Updates)):
         own = _fields(cls)
-        own["properties"] = {"at": AT, "kind": {"const": kind}, **own["properties"]}
+        own["properties"] = {"at": AT, "kind": {"const": kind, "description": "What was probed."}, **own["properties"]}
         own["required"] = ["at", "kind", *own["required"]]
         kinds.append(own)
     parts = {cls.__name__: _fields(cls) for cls in (InputStats, OutputStats)}

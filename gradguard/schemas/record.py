@@ -38,10 +38,12 @@ def record_schema() -> JsonSchema:
     definitions = adapter.json_schema(mode="validation")["$defs"]
     for model in (*KINDS, *PARTS):
         definition = definitions[model.__name__]
-        meanings = {**argument_meanings(Record), **argument_meanings(model)}
+        meanings = {**argument_meanings(Record), **argument_meanings(Intervention), **argument_meanings(model)}
         for name, schema in definition["properties"].items():
             schema.pop("title", None)
             schema.setdefault("description", meanings.get(name, ""))
+        if "kind" in definition["properties"]:
+            definition["properties"]["kind"]["description"] = "What the line is."
         definition["description"] = (model.__doc__ or "").partition("\n")[0]
         definition["additionalProperties"] = False
     for model in KINDS:
