@@ -6,28 +6,24 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from gradguard.cli.render import duration, number, table, text
 from gradguard.record.statistics import Flag
 from gradguard.watch.curve import ASCII, BLOCKS, Curve, columns_of, draw
-from gradguard.watch.entries import Entry, verdicts
+from gradguard.watch.happened import happened, height_of
 from gradguard.watch.layers import Layer
 from gradguard.watch.watcher import View, recent_steps
 
 
 SMALLEST = 40  # columns below which nothing is laid out any more
 LABEL = 18  # columns left of a curve
+WIDE = 72  # columns from which there is room for the present norms
 TALL = 24  # lines of a terminal from which curves are more than a line high
-INDENT = 2  # of what explains a line
 MOST_LAYERS = 5
-MEASURE = Console(width=SMALLEST, markup=False, emoji=False, highlight=False)  # knows how text wraps
 FAR = 3.0  # times its usual norm from which a layer is worth a word
-COLORS = {"info": "cyan", "warn": "yellow", "critical": "red"}
-VERDICT_COLORS = {"helped": "green", "no effect": "yellow", "worse": "red"}
 NAMES = {"running": "green", "closed": "green", "interrupted": "red", "stopped": "red", "failed": "red"}
 
 
@@ -61,18 +57,21 @@ def screen(view: View, width: int, height: int | None = None, is_unicode: bool =
     parts: list[RenderableType] = [_head(view), _state(view), Text()]
     if len(view.scalars):
         parts += [_curves(view, width, tall, signs), Text()]
-    room = None if height is None else height - _height(parts, width)
-    shown = view.layers[: MOST_LAYERS if room is None or room >= 16 else MOST_LAYERS - 2 if room >= 11 else 0]
-    if shown:
-        layers: list[RenderableType] = [*_layers(view, shown), Text()]
-        parts += layers
-        room = None if room is None else room - _height(layers, width)
-    return Group(*parts, *_events(view, width, room, signs))
+    room = None if height is None else height - height_of(parts, width)
+    for count in range(min(MOST_LAYERS, len(view.layers)), 0, -1):
+        layers: list[RenderableType] = [*_layers(view, view.layers[:count], width), Text()]
+        height_of_layers = height_of(layers, width)
+        if room is None or height_of_layers <= room // 2:
+            parts += layers
+            room = None if room is None else room - height_of_layers
+            break
+    return Group(*parts, *happened(view.entries, width, room, signs.arrow), *_caveat(view))
 
 
-def _height(parts: list[RenderableType], width: int) -> int:
-    """Return how many lines something takes."""
-    return len(MEASURE.render_lines(Group(*parts), MEASURE.options.update_width(width)))
+def _caveat(view: View) -> list[RenderableType]:
+    if not view.num_unreadable:
+        return []
+    return [text(f"{view.num_unreadable:,} lines of the journal cannot be read; see: gradguard verify", style="yellow")]
 
 
 def _head(view: View) -> Text:
@@ -190,12 +189,12 @@ def _marks(view: View, plot: int, signs: Signs) -> Text:
     return line.append("\n").append(legend, "dim")
 
 
-def _layers(view: View, layers: list[Layer]) -> list[RenderableType]:
+def _layers(view: View, layers: list[Layer], width: int) -> list[RenderableType]:
     """Return the layers that were farthest from their usual norm, under a line that says whether that is far."""
     title = Text("Worst layers", "bold").append(f", last {recent_steps(view)} steps", "dim")
     if all(layer.times < FAR for layer in layers):
         title.append(f": none above {FAR:g} times its usual norm", "dim")
-    columns = ["layer", "usual", "largest", "times", "at step", "now"]
+    columns = ["layer", "usual", "largest", "times", "at step", *([] if width < WIDE else ["now"])]
     result = table("", columns, right=frozenset(columns[1:]))
     for layer in layers:
         style = "" if layer.times < FAR else "yellow" if np.isfinite(layer.times) else "red"
@@ -206,54 +205,6 @@ def _layers(view: View, layers: list[Layer]) -> list[RenderableType]:
             Text(number(layer.highest), style),
             Text(times if np.isfinite(layer.times) else "-", style),
             f"{layer.step:,}",
-            "-" if layer.now < 0 else number(layer.now),
+            *([] if width < WIDE else ["-" if layer.now < 0 else number(layer.now)]),
         )
     return [title, result]
-
-
-def _events(view: View, width: int, room: int | None, signs: Signs) -> list[RenderableType]:
-    """Return what happened, newest first, as far as there is room for it."""
-    if not view.entries:
-        return [text("Nothing found or done so far.", style="dim")]
-    title = Text("What happened, newest first", "bold")
-    if room is not None and room < 2:
-        return []
-    shown: list[RenderableType] = [title]
-    used = 1
-    for entry in reversed(view.entries):
-        lines = _entry(entry, signs)
-        told: list[RenderableType] = [lines[0], *(Padding(line, (0, 0, 0, INDENT)) for line in lines[1:])]
-        height = _height(told, width)
-        if room is not None and used + height > room:
-            break
-        shown += told
-        used += height
-    if view.num_unreadable:
-        shown.append(text(f"{view.num_unreadable:,} lines of the journal cannot be read; see: gradguard verify"))
-    return shown
-
-
-def _entry(entry: Entry, signs: Signs) -> list[Text]:
-    """Return what happened in a line or two, and what became of it in another."""
-    at = f"step {entry.first_step:,}"
-    if entry.last_step != entry.first_step:
-        at = f"steps {entry.first_step:,}-{entry.last_step:,}"
-    head = Text.assemble((f"{at} ", "dim"), text(entry.head, style=f"bold {COLORS.get(entry.severity, '')}"))
-    if entry.done:
-        head.append(f" {signs.arrow} ").append_text(text(entry.done))
-    if entry.count > 1:
-        head.append(f", {entry.count:,} times")
-    lines = [head]
-    if entry.message:
-        lines.append(text(entry.message, style="dim"))
-    if verdict := verdicts(entry):
-        last = "; the last: " if sum(entry.outcomes.values()) > 1 else ": "
-        words = text(last + entry.judged if entry.judged else "")
-        lines.append(Text.assemble((verdict, f"bold {_color(entry)}"), words))
-    return lines
-
-
-def _color(entry: Entry) -> str:
-    order = ("worse", "no_effect", "unknown", "helped")
-    worst = next((verdict for verdict in order if verdict in entry.outcomes), "")
-    return VERDICT_COLORS.get(worst.replace("_", " "), "")

@@ -141,7 +141,7 @@ def test_flags_that_differ_are_told_in_words(tmp_path):
 values = st.lists(st.floats(width=32), min_size=3, max_size=3)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(values, min_size=1, max_size=30), st.integers(0, 29), st.integers(0, 2), st.integers(1, 9))
 def test_one_number_that_is_changed_is_found_wherever_it_is(tmp_path_factory, rows, step, column, chunk_rows):
     folder, step = tmp_path_factory.mktemp("runs"), step % len(rows)

@@ -106,7 +106,7 @@ def test_an_unknown_table_is_answered_with_the_nearest(run):
         table_of(read(run), "statistic")
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.floats() | st.integers(), st.floats() | st.integers() | st.none())
 def test_any_number_in_a_record_has_a_cell(tmp_path_factory, value, baseline):
     run = start_run(tmp_path_factory.mktemp("any") / "exp")
