@@ -17,6 +17,14 @@ from gradguard.record.encode import to_json
 from gradguard.record.statistics import Flag
 
 
+FLAGS = {
+    Flag.FINDING: "found",
+    Flag.INTERVENTION: "acted",
+    Flag.SKIPPED_BY_GUARD: "skipped",
+    Flag.SKIPPED_BY_SCALER: "skipped by GradScaler",
+    Flag.STALE: "stale gradients",
+}
+LONGEST = 40  # characters of a setting that are shown
 MOST_ROWS = 12  # shown of lists that may be long; --json has them all
 
 
@@ -80,10 +88,14 @@ def _differences(differences: tuple[Difference, ...]) -> Table:
 def _settings(found: Comparison) -> Table:
     result = table("Set up differently", ["what", "A", "B"])
     for setting in found.settings[:MOST_ROWS]:
-        result.add_row(text(setting.name), text(setting.a or "-"), text(setting.b or "-"))
+        result.add_row(text(setting.name), *(text(_short(value) or "-") for value in (setting.a, setting.b)))
     if len(found.settings) > MOST_ROWS:
         result.add_row(text(f"{len(found.settings) - MOST_ROWS:,} more; see --json", style="dim"))
     return result
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= LONGEST else value[: LONGEST - 3] + "..."
 
 
 def _sides(found: Comparison) -> Table:
@@ -171,8 +183,13 @@ def _named(names: tuple[str, ...]) -> str:
 
 
 def _flags(value: float) -> str:
-    names = [flag.name.lower().replace("_", " ") for flag in Flag if flag.name and int(value) & flag]
-    return ", ".join(names) or "nothing"
+    """Return what the flags of a step say.
+
+    Example:
+        >>> _flags(Flag.FINDING | Flag.SKIPPED_BY_GUARD), _flags(0)
+        ('found, skipped', 'nothing')
+    """
+    return ", ".join(word for flag, word in FLAGS.items() if int(value) & flag) or "nothing"
 
 
 def _norm(one: Difference, value: float) -> str:

@@ -56,7 +56,7 @@ def worst_layers(
     # What is not finite, but not absent either, outranks every number.
     rank = np.where(np.isfinite(norms), np.where(norms < 0, -1.0, norms), np.inf)
     at, highest = rank.argmax(axis=0), rank.max(axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         times = np.where(usual > 0, highest / usual, np.where(np.isinf(highest), np.inf, 0.0))
     order = np.argsort(-np.where(np.isnan(times), -1.0, times), kind="stable")
     return [

@@ -99,14 +99,16 @@ def test_nothing_in_common_and_nothing_at_all(tmp_path):
 
 def test_what_is_set_up_differently_is_listed_by_rule_and_key(tmp_path):
     rules = [{"name": "r", "do": [{"stop": {}}], "cooldown": 0}, {"name": "s", "cooldown": 0}]
-    changed = [{"name": "s", "cooldown": 5}, {"name": "r", "do": [{"stop": {}}], "cooldown": 0}]
+    changed = [{"name": "s", "cooldown": 5}, {"name": "r", "do": [{"stop": {"a": 1}}], "cooldown": 0}, {"name": "t"}]
     a = made(tmp_path / "a", policy={"horizon": 50, "rules": rules})
     b = made(tmp_path / "b", policy={"horizon": 20, "rules": changed}, versions={"torch": "2.6.0"})
     found = compared(a, b)
     assert [(one.name, one.a, one.b) for one in found.settings] == [
-        ("versions.torch", '"2.13.0"', '"2.6.0"'),
+        ("versions.torch", "2.13.0", "2.6.0"),
         ("policy.horizon", "50", "20"),
+        ("policy.rules.r.do.stop.a", "", "1"),
         ("policy.rules.s.cooldown", "0", "5"),
+        ("policy.rules.t", "", "{}"),
     ]
     assert found.answer == "same"
 
