@@ -102,8 +102,9 @@ FLOORS = (
     },
     {"diagnoses", "remedies", "sinks", "checks", "record", "policy"},
     {"monitor", "snapshot", "judgement", "audit", "faults", "activation_places", "checklist", "tensor_file", "rerun"},
-    {"last_good", "snapshot_file", "activation_samples", "outside_parameters", "module_chain"},
-    {"snapshots", "captures", "microbatches"},
+    {"cli.render", "compare", "export"},
+    {"watch", "schemas", "last_good", "snapshot_file", "activation_samples", "outside_parameters", "module_chain"},
+    {"destinations", "snapshots", "captures", "microbatches"},
     {"target", "gradient_statistics", "activation_probe", "update_probe", "activation_swap", "unit_revival"},
     {"intervention", "foresight", "pace", "gradient_probe", "routine", "probes"},
     {"device_verdict", "periodic", "provisions"},
@@ -118,7 +119,7 @@ FLOORS = (
     {"cli"},
     {"__main__"},
 )
-LEAVES = ("diagnoses", "remedies", "sinks", "checks")
+LEAVES = ("diagnoses", "remedies", "sinks", "checks", "destinations")
 HUBS = ("pipeline", "guard", "intervention", "judgement", "attach", "periodic", "resume", "target", "policy.decide")
 
 
@@ -319,14 +320,17 @@ COMMANDS = {
     "backtest": ["policy", "run", "--name", "--all", "--json"],
     "audit": ["run", "--name", "--json"],
     "check": ["policy", "--json"],
+    "compare": ["a", "b", "--rtol", "--name", "--json"],
     "demo": ["--steps", "--run-dir", "--seed"],
     "explain": ["name", "--json"],
+    "export": ["run", "--to", "--output", "-o", "--table", "--every", "--name", "--force"],
     "init": ["path", "--force"],
     "preflight": ["target", "--overfit", "--skip", "--json"],
-    "schema": [],
+    "schema": ["name"],
     "show": ["run", "--step", "--name", "--json"],
     "tune": ["runs", "--output", "-o", "--policy", "--margin", "--tighten", "--force", "--name", "--json"],
     "verify": ["run", "--head", "--name", "--json"],
+    "watch": ["run", "--name", "--once", "--every", "--steps"],
 }
 
 

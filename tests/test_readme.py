@@ -1,9 +1,12 @@
 """What the README says exists."""
 
 import re
+import shutil
 from pathlib import Path
 
-from gradguard.cli import COMMANDS
+import pytest
+
+from gradguard.cli import COMMANDS, main
 from gradguard.contracts import DIAGNOSES, REMEDIES
 from gradguard.policy.load import load_policy, preset_names
 
@@ -12,7 +15,8 @@ README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8"
 
 
 def test_every_command_that_it_shows_exists_and_every_command_is_shown():
-    shown = set(re.findall(r"\bgradguard ([a-z]+)\b", " ".join(re.findall(r"`[^`]+`|```.*?```", README, re.DOTALL))))
+    text = re.sub(r"(```\n\$ gradguard .*?\n).*?```", r"\1```", README, flags=re.DOTALL)  # without what they print
+    shown = set(re.findall(r"\bgradguard ([a-z]+)\b", " ".join(re.findall(r"`[^`]+`|```.*?```", text, re.DOTALL))))
     assert shown - set(COMMANDS) == set()
     assert set(COMMANDS) - shown == set()
 
@@ -37,3 +41,22 @@ def test_it_names_every_preset():
 def test_the_files_that_it_links_exist():
     for name in re.findall(r"examples/[0-9a-z_]+\.py", README):
         assert (Path(__file__).parent.parent / name).is_file()
+
+
+def shown_outputs():
+    """Commands that are shown with a `$`, and what is shown below them."""
+    blocks = re.findall(r"```\n\$ gradguard (.*?)\n(.*?)```", README, re.DOTALL)
+    return [pytest.param(command.split(), output, id=command.split()[0]) for command, output in blocks]
+
+
+@pytest.mark.parametrize(("command", "expected"), shown_outputs())
+def test_what_it_shows_of_a_command_is_its_output(command, expected, tmp_path, monkeypatch, capsys):
+    """Over the runs in tests/recorded, which real trainings left."""
+    shutil.copytree(Path(__file__).parent / "recorded", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    main(command)
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == expected.splitlines()
+
+
+def test_it_shows_some_outputs():
+    assert len(shown_outputs()) >= 3

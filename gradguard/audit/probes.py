@@ -67,12 +67,20 @@ def _take(line: Line) -> tuple[int, Activations | Updates]:
     if line.fields is None:
         raise ValueError(line.fault)
     told = line.fields
-    step, kind = int(told.pop("at")), told.pop("kind")
+    kind = told.pop("kind")
+    step = _told_at(told, kind)
     if kind == "activations":
         return step, _activations(told)
     if kind == "updates":
         return step, _updates(told)
     raise ValueError(f"unknown kind {kind!r}")
+
+
+def _told_at(told: dict[str, Any], kind: str) -> int:
+    """Return the step whose diagnoses were told; the first records call it `step`, and updates are told one later."""
+    if "at" in told:
+        return int(told.pop("at"))
+    return int(told.pop("step")) if kind == "activations" else int(told["step"]) + 1
 
 
 def _activations(told: dict[str, Any]) -> Activations:

@@ -84,6 +84,21 @@ class Run:
         """Arrays over the K probed steps by name: "step" (K,), "mean", ..., "norm" (K, P), "histogram" (K, P, B)."""
         return Gradients(self._gradient_chunks[0], self.parameters)
 
+    def frame(self, table: str = "statistics", library: str | None = None) -> Any:
+        """Return a table of the run as a data frame, with the columns that `gradguard schema TABLE` documents.
+
+        Args:
+            table: "statistics" (a row a step, a column a parameter), "gradients", "activations", "updates",
+                "interventions" or "events".
+            library: "pandas" or "polars"; None for the one that is installed, pandas first.
+
+        Raises:
+            UsageError: there is no such table, or the library is not installed.
+        """
+        from gradguard.export.frame import frame_of
+
+        return frame_of(self, table, library)
+
     @cached_property
     def parameters(self) -> list[str]:
         """Names of the P columns of `norms`, in the order of their first appearance."""

@@ -25,13 +25,16 @@ COMMANDS = {
     "init": "Write a commented policy file to start from.",
     "preflight": "Check a training before its first step.",
     "check": "Check a policy file and list every mistake with its line.",
+    "watch": "Watch a run as it goes on, or look at how it stands.",
     "audit": "Summarise a run: is it healthy, what was done, did it help.",
     "show": "Show all that is recorded about one step.",
     "backtest": "Replay a run under another policy: what would it have done?",
     "tune": "Find out how close healthy runs came to each threshold.",
+    "compare": "Compare two runs step by step: where do they part?",
+    "export": "Export what was recorded as CSV, JSON lines, Parquet or TensorBoard.",
     "verify": "Check that a record is complete and was not edited.",
     "explain": "Explain a diagnosis, a remedy or a sink.",
-    "schema": "Print the JSON Schema of policy files, for editors.",
+    "schema": "Print the JSON Schema of policies, of the record or of an exported table.",
 }
 PACKAGES = ("torch", "numpy", "pydantic")
 

@@ -1,19 +1,29 @@
-"""`gradguard schema`: the JSON Schema of the policy file."""
+"""`gradguard schema [NAME]`: the JSON Schema of the policy file, of the record, or of an exported table."""
 
 from __future__ import annotations
 
 import json
+from typing import Annotated
 
 import typer
 
 
-def schema() -> None:
-    """Print the JSON Schema of policy files, from which an editor completes and checks them.
+def schema(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="policy; record (a line of interventions.jsonl), run (run.json), probes (a line of probes.jsonl); or "
+            "a table of gradguard export: statistics, gradients, activations, updates, interventions, events."
+        ),
+    ] = "policy",
+) -> None:
+    """Print the JSON Schema of policy files, of the record, or of an exported table.
 
-    Save it and name it in the first line of a policy, as YAML extensions of editors read it:
+    Editors complete and check a policy from its schema. Save it and name it in the first line of the policy, as YAML
+    extensions of editors read it:
 
         # yaml-language-server: $schema=gradguard.schema.json
     """
-    from gradguard.policy.json_schema import policy_json_schema
+    from gradguard.schemas.catalog import schema_of
 
-    typer.echo(json.dumps(policy_json_schema(), indent=2))
+    typer.echo(json.dumps(schema_of(name), indent=2))

@@ -15,7 +15,7 @@ from gradguard.cli.render import console, facts, keep_whole, number, table, text
 from gradguard.errors import PolicyError
 from gradguard.policy.load import load_policy, load_preset, preset_names
 from gradguard.policy.schema import Policy
-from gradguard.record.directory import write_atomically
+from gradguard.record.atomic_write import write_atomically
 from gradguard.record.encode import to_json
 from gradguard.replay.margins import Margin, Margins, measure_margins, num_passes
 from gradguard.replay.policy_text import Base, policy_text

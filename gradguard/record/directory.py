@@ -284,17 +284,8 @@ def _now() -> str:
 
 
 def _check_name(name: str) -> None:
-    files = (
-        INFO_FILE,
-        JOURNAL_FILE,
-        SEALS_FILE,
-        PROBES_FILE,
-        REPLAY_FILE,
-        STATISTICS_FOLDER,
-        GRADIENTS_FOLDER,
-        LAST_GOOD_FILE,
-    )
-    reserved = {".", "..", *files}
+    files = {INFO_FILE, JOURNAL_FILE, SEALS_FILE, PROBES_FILE, REPLAY_FILE, LAST_GOOD_FILE}
+    reserved = {".", "..", STATISTICS_FOLDER, GRADIENTS_FOLDER, *files}
     if not name or name in reserved or "/" in name or "\\" in name or not name.isprintable():
         raise RunDirectoryError(
             f"a guard's name must be usable as the name of a folder (printable, no '/' or '\\', not one of "

@@ -162,13 +162,8 @@ class Recorder:
 
     def sampled(self, stats: StepStats, has_spreads: bool = False, is_within: bool = False) -> None:
         """Write down what was sampled of the weights."""
-        self.replay(
-            "weights",
-            is_within=is_within,
-            norms=stats.weight_norms,
-            sgd_reach=stats.sgd_reach,
-            shrinkage=stats.shrinkage,
-        )
+        scalars = {"sgd_reach": stats.sgd_reach, "shrinkage": stats.shrinkage}
+        self.replay("weights", is_within=is_within, norms=stats.weight_norms, **scalars)
         if has_spreads:
             self.replay("spreads", is_within=is_within, spreads=stats.weight_spreads)
 

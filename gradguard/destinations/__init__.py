@@ -1,0 +1,1 @@
+"""One kind of exported file per module; each registers itself in `gradguard.export.destination`."""
