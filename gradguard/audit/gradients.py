@@ -31,18 +31,24 @@ class Gradients(ChunkColumns):
         """Return the edges of the bins of "histogram", ascending: (K, P, B + 1); NaN where it is."""
         return bin_edges(self["max"], self["min"])
 
-    def _join(self, name: str) -> npt.NDArray[Any]:
-        if name == "step":
-            return self._scalars(name, np.int64)
-        shape = (self.num_steps, len(self.parameters), *((NUM_BINS,) if name == "histogram" else ()))
+    def between(self, name: str, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """Return rows `start` to `stop` of a column other than "step" without reading the others."""
+        shape = (stop - start, len(self.parameters), *((NUM_BINS,) if name == "histogram" else ()))
         joined = np.full(shape, ABSENT if name == "norm" else np.nan, dtype=np.float32)
         for first, chunk, places in self._placed():
-            part = chunk.rows[name]
+            low, high = max(start, first), min(stop, first + len(chunk.rows))
+            if low >= high:
+                continue
+            rows = chunk.rows[low - first : high - first]
+            part = rows[name]
             if name == "histogram":
-                has_bins = np.isfinite(chunk.rows["max"]) & np.isfinite(chunk.rows["min"])
+                has_bins = np.isfinite(rows["max"]) & np.isfinite(rows["min"])
                 part = np.where(has_bins[..., None], unpack_shares(part), np.float32(np.nan))
-            joined[first : first + len(part), places] = part
+            joined[low - start : high - start, places] = part
         return joined
+
+    def _join(self, name: str) -> npt.NDArray[Any]:
+        return self._scalars(name, np.int64) if name == "step" else self.between(name, 0, self.num_steps)
 
 
 def open_gradient_chunks(path: Path, layouts: Any) -> tuple[list[Chunk], list[Problem]]:

@@ -170,7 +170,7 @@ def summarise(run: Run) -> Summary:
         clip_share=float(np.mean(is_clipped)) if len(steps) else None,
         clip_median=float(np.median(coef[is_clipped])) if is_clipped.any() else None,
         severities={name: severities[name] for name in SEVERITIES if severities[name]},
-        story=_story(run.findings),
+        story=chapters(run.findings),
         interventions=_group(run.interventions),
         outcomes=dict(sorted(verdicts.items())),
         efficacy=run.efficacy,
@@ -182,7 +182,7 @@ def summarise(run: Run) -> Summary:
     )
 
 
-def _story(findings: Sequence[Finding]) -> tuple[Chapter, ...]:
+def chapters(findings: Sequence[Finding]) -> tuple[Chapter, ...]:
     """Return the first finding of each diagnosis; of one step, what another follows from comes before it."""
     first: dict[str, Finding] = {}
     for finding in findings:

@@ -27,6 +27,7 @@ COMMANDS = {
     "check": "Check a policy file and list every mistake with its line.",
     "audit": "Summarise a run: is it healthy, what was done, did it help.",
     "show": "Show all that is recorded about one step.",
+    "report": "Write one page about a run, or several, for the browser.",
     "verify": "Check that a record is complete and was not edited.",
     "explain": "Explain a diagnosis, a remedy or a sink.",
     "schema": "Print the JSON Schema of policy files, for editors.",

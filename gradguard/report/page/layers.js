@@ -1,0 +1,163 @@
+"use strict";
+// Every layer over time, every layer over the chosen span, one layer in full.
+
+const PARTS = [["4", "largest"], ["2", "median"], ["0", "smallest"]];
+
+function heatFigure(view, norms, part) {
+  const { layers } = view.run;
+  const z = [];
+  const odd = [];
+  const text = [];
+  const logs = [];
+  for (let layer = 0; layer < layers.length; layer++) {
+    const values = norms.row(part, layer);
+    z.push(values.map((value) => (Number.isFinite(value) && value > 0 ? Math.log10(value) : value === 0 ? -99 : null)));
+    odd.push(values.map((value) => (value === Infinity ? 1 : null)));
+    text.push(values.map((value) => (value === Infinity ? "not finite" : number(value, 3))));
+    for (const value of z[layer]) if (value !== null && value > -99) logs.push(value);
+  }
+  logs.sort((a, b) => a - b);
+  const zmin = logs.length ? logs[Math.floor(logs.length * 0.005)] : 0;
+  const zmax = logs.length ? Math.max(logs[logs.length - 1], zmin + 0.5) : 1;
+  const height = layerHeight(layers.length);
+  const x = norms.edges();
+  const hover = { customdata: text, hovertemplate: "%{text}<br>step %{x:.0f}: norm %{customdata}<extra></extra>", text: layers.map((name) => norms.first.map(() => plain(shortened(name, 80)))) };
+  const data = [
+    { type: "heatmap", x, z, zmin, zmax, colorscale: "Cividis", ...hover, colorbar: { thickness: 10, outlinewidth: 0, len: 0.9, tickprefix: "10<sup>", ticksuffix: "</sup>", tickfont: { size: 11 }, title: { text: "" }, nticks: 6, x: 1.005, xpad: 4 } },
+  ];
+  if (odd.some((row) => row.includes(1))) {
+    data.push({ type: "heatmap", x, z: odd, zmin: 0, zmax: 1, showscale: false, colorscale: [[0, color("red")], [1, color("red")]], ...hover });
+  }
+  return {
+    data, height: height + 60,
+    layout: { margin: { l: 40, r: 10, t: 8, b: 38 }, xaxis: axis({ title: { text: "step", standoff: 4 }, showgrid: false, zeroline: false }), yaxis: layerAxis(layers, height) },
+  };
+}
+
+function heatChart(view) {
+  const norms = sketchOf(view.run.norms);
+  if (!norms) return el("p", { class: "empty" }, "No gradient norm of a layer was recorded.");
+  let part = 4;
+  const figure = chart(view, {
+    label: "Heat map of the gradient norm of every layer over the steps, first layers on top", isTimed: true,
+    build: () => heatFigure(view, norms, part),
+    onClick: ([point]) => view.set("layer", point.pointNumber[0]),
+  });
+  const redraw = () => figure.querySelector(".chart").redraw();
+  const stretch = norms.depth === 1 ? null : choice("Of each stretch of steps the", PARTS, "4", (value) => { part = Number(value); redraw(); });
+  return el("div", {}, controls(stretch), figure);
+}
+
+const STATISTICS = { norm: "gradient norm", mean: "mean", std: "standard deviation", max: "largest entry", zero_ratio: "share of zeros" };
+
+function sketchesOf(run) {
+  const found = { norm: sketchOf(run.norms) };
+  for (const name of Object.keys(run.probed)) found[name] = sketchOf(run.probed[name]);
+  return Object.fromEntries(Object.entries(found).filter(([, sketch]) => sketch));
+}
+
+const quantile = (sorted, share) => {
+  const place = (sorted.length - 1) * share;
+  const [low, high] = [sorted[Math.floor(place)], sorted[Math.ceil(place)]];
+  return low + (high - low) * (place - Math.floor(place));
+};
+
+function boxFigure(view, sketches, name) {
+  const { layers } = view.run;
+  const sketch = sketches[name];
+  const stretches = sketch.stretches(view.shownSpan);
+  const isLog = ["norm", "std", "max"].includes(name);
+  const box = { y: [], q1: [], median: [], q3: [], lowerfence: [], upperfence: [] };
+  for (let layer = 0; layer < layers.length; layer++) {
+    let sample = sketch.sample(layer, stretches);
+    const ends = [0, 4].map((end) => stretches.map((i) => sketch.at(end, i, layer)).filter(Number.isFinite));
+    if (isLog) sample = sample.filter((value) => value > 0);
+    if (!sample.length) continue;
+    const lowest = Math.min(...ends[0]);
+    box.y.push(layer);
+    box.q1.push(quantile(sample, 0.25));
+    box.median.push(quantile(sample, 0.5));
+    box.q3.push(quantile(sample, 0.75));
+    box.lowerfence.push(isLog && !(lowest > 0) ? sample[0] : lowest);
+    box.upperfence.push(Math.max(...ends[1]));
+  }
+  const height = layerHeight(layers.length);
+  const ink = layers.map((_, i) => (i === view.layer ? color("orange") : color("blue")));
+  const data = ["blue", "orange"].map((tint) => {
+    const chosen = box.y.map((_, i) => i).filter((i) => (box.y[i] === view.layer) === (tint === "orange"));
+    const pick = (values) => chosen.map((i) => values[i]);
+    return {
+      type: "box", orientation: "h", ...Object.fromEntries(Object.entries(box).map(([key, values]) => [key, pick(values)])),
+      line: { color: color(tint), width: 1.2 }, fillcolor: color(tint, 0.25), width: 0.7, hoverinfo: "x", name: "",
+      text: pick(layers.map(plain)),
+    };
+  }).filter((trace) => trace.y.length);
+  return {
+    data, height: height + 60,
+    layout: { margin: { l: 40, r: 14, t: 8, b: 42 }, xaxis: axis({ type: isLog ? "log" : "linear", title: { text: STATISTICS[name], standoff: 4 }, exponentformat: "power", nticks: 7 }), yaxis: layerAxis(layers, height) },
+  };
+}
+
+function boxChart(view) {
+  const sketches = sketchesOf(view.run);
+  if (!sketches.norm && !sketches.mean) return el("p", { class: "empty" }, "No statistic of a layer was recorded.");
+  let name = Object.keys(sketches)[0];
+  const figure = chart(view, {
+    label: "Box plots of a statistic of every layer over the chosen span of steps", follows: ["span", "layer"], build: () => boxFigure(view, sketches, name),
+    onClick: ([point]) => Number.isInteger(point.y) && view.set("layer", point.y),
+  });
+  const redraw = () => figure.querySelector(".chart").redraw();
+  const statistic = choice("Statistic", Object.keys(sketches).map((key) => [key, STATISTICS[key]]), name, (value) => { name = value; redraw(); });
+  return el("div", {}, controls(statistic, spanChoice(view)), figure);
+}
+
+function evolutionFigure(view, sketches) {
+  const names = Object.keys(sketches);
+  const isNarrow = innerWidth < 640 || DATA.runs.length > 1;
+  const columns = isNarrow ? 1 : 2;
+  const lines = Math.ceil(names.length / columns);
+  const layout = { margin: { l: 62, r: 14, t: 22, b: 36 }, annotations: [], grid: undefined };
+  const data = [];
+  const gap = { x: 0.09, y: 0.2 / lines };
+  names.forEach((name, place) => {
+    const [row, column] = [Math.floor(place / columns), place % columns];
+    const width = (1 - gap.x * (columns - 1)) / columns;
+    const height = (1 - gap.y * (lines - 1)) / lines;
+    const isWide = columns === 2 && place === names.length - 1 && column === 0;
+    const x = [column * (width + gap.x), isWide ? 1 : column * (width + gap.x) + width];
+    const top = 1 - row * (height + gap.y);
+    const suffix = place ? String(place + 1) : "";
+    const sketch = sketches[name];
+    const isLog = ["norm", "std"].includes(name);
+    const clean = (values) => values.map((value) => (Number.isFinite(value) && (!isLog || value > 0) ? value : null));
+    const own = { xaxis: `x${suffix}`, yaxis: `y${suffix}` };
+    const steps = sketch.middles;
+    if (sketch.depth > 1) {
+      const band = { ...own, x: steps, mode: "lines", line: { width: 0 }, hoverinfo: "skip" };
+      data.push({ ...band, y: clean(sketch.row(0, view.layer)) }, { ...band, y: clean(sketch.row(4, view.layer)), fill: "tonexty", fillcolor: color("sky", 0.3) });
+    }
+    const isSparse = steps.length < 40;
+    data.push(line(steps, clean(sketch.row(2, view.layer)), STATISTICS[name], color("blue"), { ...own, mode: isSparse ? "lines+markers" : "lines", marker: { size: 5, color: color("blue") } }));
+    const odd = steps.filter((_, i) => sketch.at(4, i, view.layer) === Infinity);
+    if (odd.length) {
+      data.push({ ...own, x: odd, y: odd.map(() => Math.max(1e-12, ...clean(sketch.row(4, view.layer)).filter((v) => v !== null))), mode: "markers", marker: { color: color("red"), symbol: "triangle-up", size: 8 }, hovertemplate: "step %{x}<br>not finite<extra></extra>" });
+    }
+    layout[`xaxis${suffix}`] = axis({ domain: x, anchor: `y${suffix}`, ...(place ? { matches: "x" } : {}), showticklabels: row === lines - 1 || columns === 1, nticks: 6 });
+    layout[`yaxis${suffix}`] = axis({ domain: [top - height, top], anchor: `x${suffix}`, type: isLog ? "log" : "linear", exponentformat: "power", nticks: 5, rangemode: name === "zero_ratio" ? "tozero" : "normal" });
+    layout.annotations.push({ text: `<b>${STATISTICS[name]}</b>`, x: x[0], y: top, xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false, font: { size: 12 } });
+  });
+  return { data, layout, height: 56 + lines * (columns === 1 ? 150 : 175) };
+}
+
+function evolutionChart(view) {
+  const sketches = sketchesOf(view.run);
+  if (!Object.keys(sketches).length) return el("p", { class: "empty" }, "No statistic of a layer was recorded.");
+  const shape = el("span", { class: "facts-line" });
+  const name = () => (shape.textContent = view.run.shapes[view.run.layers[view.layer]] ?? "");
+  view.on("layer", name);
+  name();
+  return el("div", {}, controls(layerChoice(view), shape), chart(view, {
+    label: "Norm, mean, standard deviation, largest entry and share of zeros of one layer's gradient over the steps",
+    follows: ["layer"], isTimed: true, build: () => evolutionFigure(view, sketches),
+  }));
+}
