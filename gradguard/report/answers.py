@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from gradguard.audit.efficacy import TELLS
 from gradguard.audit.headline import plural
 from gradguard.audit.summary import Summary
 from gradguard.printable import printable
@@ -28,31 +29,29 @@ def answers(summary: Summary, found: Sequence[Episode], told: Sequence[dict[str,
         return []
     if not found:
         return _healthy(summary)
-    return [_what(found), _where(told), _did(summary), _worked(summary, found)]
+    return [_what(found), _where(told), _did(summary), _worked(summary, found, told)]
 
 
 def _healthy(summary: Summary) -> list[dict[str, str]]:
-    steps = plural(summary.num_steps, "step")
     minor = summary.severities.get("info", 0)
+    notes = f", {plural(minor, 'minor note')}" if minor else ""
     return [
-        _answer("What broke?", "Nothing", f"{steps} were watched" + (f"; {plural(minor, 'minor note')}" * bool(minor)), "good"),
+        _answer("What broke?", "Nothing", f"{plural(summary.num_steps, 'step')} watched{notes}", "good"),
         _answer("Where?", "Nowhere", "no layer stood out", "good"),
         _answer("What did the guard do?", "It left the run alone", "bit for bit as without it", "calm"),
-        _answer("How did it go?", _losses(summary) or "No loss was observed", _ending(summary), "calm"),
+        _answer("How did it go?", _capital(_losses(summary)) or "No loss was observed", _ending(summary), "calm"),
     ]
 
 
 def _what(found: Sequence[Episode]) -> dict[str, str]:
-    roots: dict[str, list[Episode]] = {}
-    for episode in found:
-        roots.setdefault(episode.root.diagnosis, []).append(episode)
-    names = [printable(name) for name in roots]
+    names = [printable(name) for name in dict.fromkeys(episode.root.diagnosis for episode in found)]
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    steps = [f"step {episode.first:,}" for episode in found[:MAX_NAMED]]
+    steps = [f"{episode.first:,}" for episode in found[:MAX_NAMED]]
     count = sum(1 + episode.alike for episode in found)
-    left = f" and {count - len(steps):,} times more" if count > len(steps) else ""
+    left = f" and {plural(count - len(steps), 'time')} more" if count > len(steps) else ""
+    where = f"at step{'s' if len(steps) > 1 else ''} {', '.join(steps)}{left}"
     is_critical = any(finding.severity == "critical" for episode in found for finding in episode.findings)
-    return _answer("What broke?", ", ".join(names[:MAX_NAMED]) + more, "at " + ", ".join(steps) + left, "bad" if is_critical else "mixed")
+    return _answer("What broke?", ", ".join(names[:MAX_NAMED]) + more, where, "bad" if is_critical else "mixed")
 
 
 def _where(told: Sequence[dict[str, Any]]) -> dict[str, str]:
@@ -74,9 +73,11 @@ def _did(summary: Summary) -> dict[str, str]:
     for group in summary.interventions:
         counts[printable(group.remedy)] += group.count
     if not counts:
-        reasons = Counter(group.reason for group in summary.withheld for _ in range(1))
-        detail = "mode: observe" if summary.mode == "observe" else ", ".join(reason.replace("_", " ") for reason in reasons)
+        reasons = dict.fromkeys(printable(group.reason).replace("_", " ") for group in summary.withheld)
+        detail = "the policy only observes" if summary.mode == "observe" else ", ".join(reasons)
         return _answer("What did the guard do?", "Nothing", detail, "open")
+    if set(counts) == {TELLS}:
+        return _answer("What did the guard do?", f"It told of it, {counts[TELLS]:,}x", "nothing was changed", "open")
     answer = ", ".join(f"{name} {count:,}x" for name, count in counts.most_common(MAX_NAMED))
     rest = len(counts) - MAX_NAMED
     detail = f"and {plural(rest, 'other remedy', 'other remedies')}; " if rest > 0 else ""
@@ -84,14 +85,15 @@ def _did(summary: Summary) -> dict[str, str]:
     return _answer("What did the guard do?", answer, detail + skipped, "calm")
 
 
-def _worked(summary: Summary, found: Sequence[Episode]) -> dict[str, str]:
+def _worked(summary: Summary, found: Sequence[Episode], told: Sequence[dict[str, Any]]) -> dict[str, str]:
     judged = {name: count for name, count in summary.outcomes.items() if name != "unknown"}
     total, helped = sum(judged.values()), judged.get("helped", 0)
     losses = _losses(summary)
     if summary.status == "stopped":
         return _answer("Did it work?", "No: the run was stopped", losses or _ending(summary), "bad")
     if not any(episode.acts for episode in found):
-        return _answer("Did it work?", "Nothing was changed", "see what to do, below", "open")
+        advice = next((episode["advice"] for episode in told if episode["advice"]), "")
+        return _answer("Did it work?", "Nothing was changed", f"What to do: {advice}" if advice else losses, "open")
     if not total:
         return _answer("Did it work?", "Not known", "no outcome could be judged", "open")
     if helped == total:
@@ -105,7 +107,11 @@ def _losses(summary: Summary) -> str:
     loss = summary.loss
     if loss.first is None or loss.median_last is None:
         return ""
-    return f"loss {loss.first:.3g} -> {loss.median_last:.3g}"
+    return f"the loss went from {loss.first:.3g} to {loss.median_last:.3g}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _ending(summary: Summary) -> str:

@@ -73,10 +73,11 @@ def episodes(run: Run) -> list[Episode]:
     """Return the episodes of a run in order; those that went alike are told once.
 
     Findings are of one episode when no more steps lie between them than an outcome takes to be judged, or when one is
-    recorded as following from the other.
+    recorded as following from another that nothing was done about.
     """
     gap = run.policy.get("horizon")
-    found = _group(run.findings, gap if isinstance(gap, int) else HORIZON)
+    acted = {(record.diagnosis, record.step) for record in run.interventions if record.remedy != TELLS}
+    found = _group(run.findings, gap if isinstance(gap, int) else HORIZON, acted)
     of = {}
     for episode in found:
         for finding in episode.findings:
@@ -101,13 +102,13 @@ def most_telling(found: Sequence[Episode], limit: int = MAX_EPISODES) -> list[Ep
     return sorted(sorted(found, key=weight)[:limit], key=lambda episode: episode.first)
 
 
-def _group(findings: Sequence[Finding], gap: int) -> list[Episode]:
+def _group(findings: Sequence[Finding], gap: int, acted: set[tuple[str, int]]) -> list[Episode]:
     result: list[Episode] = []
     home: dict[tuple[str, int], Episode] = {}
     serious = [finding for finding in findings if finding.severity != "info"]
     for finding in sorted(serious, key=lambda finding: finding.step):
-        cause = home.get((finding.follows.diagnosis, finding.follows.step)) if finding.follows else None
-        episode = cause or (result[-1] if result and finding.step - result[-1].last <= gap else None)
+        cause = (finding.follows.diagnosis, finding.follows.step) if finding.follows else None
+        episode = (home.get(cause) if cause and cause not in acted else None) or (result[-1] if result and finding.step - result[-1].last <= gap else None)
         if episode is None:
             episode = Episode([])
             result.append(episode)

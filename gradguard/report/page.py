@@ -27,7 +27,7 @@ def render(title: str, runs: Sequence[dict[str, Any]], plotly_js: str) -> str:
         runs: as `describe` returns them.
         plotly_js: the library that draws the charts.
     """
-    scripts = [_inline(plotly_js), _inline("\n".join(_file(f"{name}.js") for name in SCRIPTS))]
+    scripts = [_inline("\n".join(_file(f"{name}.js") for name in SCRIPTS)), _inline(plotly_js)]
     allowed = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
     policy = f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
     parts = {
@@ -36,8 +36,8 @@ def render(title: str, runs: Sequence[dict[str, Any]], plotly_js: str) -> str:
         "title": html.escape(title),
         "style": _file("page.css"),
         "data": _data({"runs": list(runs)}),
-        "plotly": scripts[0],
-        "script": scripts[1],
+        "script": scripts[0],
+        "plotly": scripts[1],
     }
     page = _file("page.html")
     pieces = page.split("@@")  # text, name, text, name, ..., text

@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from gradguard.audit.efficacy import TELLS
+from gradguard.contracts import DIAGNOSES, REMEDIES
 from gradguard.printable import printable
 from gradguard.report.baseline import rules_of
 
@@ -15,12 +17,12 @@ MAX_YAML = 100_000  # characters
 
 
 def policy_words(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {"facts": [[name, value]], "rules": [[name, when, do, [escalations]]], "yaml": all of it}.
+    """Return {"facts": [[name, value]], "rules": [[name, when, do, [escalations], whether it only tells]], "yaml": all of it}.
 
     Example:
-        >>> rule = {"name": "r", "when": {"loss_spike": {"ratio": 3.0}}, "do": [{"skip_step": {}}]}
+        >>> rule = {"name": "r", "when": {"loss_spike": {"window": 50}}, "do": [{"skip_step": {}}]}
         >>> policy_words({"mode": "enforce", "rules": [rule]})["rules"]
-        [['r', 'loss_spike {ratio: 3}', 'skip_step', []]]
+        [['r', 'loss_spike', 'skip_step', [], False]]
     """
     facts = [[printable(str(key)), _plain(value)] for key, value in policy.items() if key not in ("rules", "version")]
     return {
@@ -32,15 +34,20 @@ def policy_words(policy: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rule(rule: Mapping[str, Any]) -> list[Any]:
     ladder = rule.get("escalate")
-    rungs = [f"{_condition(rung)}: {_together(rung.get('do'))}" for rung in ladder if isinstance(rung, dict)] if isinstance(
-        ladder, list
-    ) else []
+    rungs = [rung for rung in ladder if isinstance(rung, dict)] if isinstance(ladder, list) else []
     when = _component(rule.get("when"))
     if parameters := rule.get("parameters"):
         when += f" in {_plain(parameters)}"
     if (severity := rule.get("min_severity")) not in (None, "warn"):
         when += f", {_plain(severity)}"
-    return [printable(str(rule.get("name", ""))), when, _together(rule.get("do")), rungs]
+    do = rule.get("do")
+    return [
+        printable(str(rule.get("name", ""))),
+        when,
+        _together(do),
+        [f"{_condition(rung)}: {_together(rung.get('do'))}" for rung in rungs],
+        not rungs and isinstance(do, list) and all(isinstance(part, dict) and list(part) == [TELLS] for part in do),
+    ]
 
 
 def _condition(rung: Mapping[str, Any]) -> str:
@@ -57,14 +64,23 @@ def _together(components: Any) -> str:
 
 
 def _component(component: Any) -> str:
-    """Return a component as in a policy file, without options that are not set."""
+    """Return a component as in a policy file, without the options that are as they are by default."""
     if not isinstance(component, dict):
         return _plain(component)
     parts = []
     for name, options in component.items():
-        given = {key: value for key, value in options.items() if value is not None} if isinstance(options, dict) else {}
+        usual = _defaults(str(name))
+        given = options if isinstance(options, dict) else {}
+        given = {key: value for key, value in given.items() if value is not None and usual.get(key) != value}
         parts.append(printable(str(name)) + (f" {_plain(given)}" if given else ""))
     return " ".join(parts)
+
+
+def _defaults(name: str) -> dict[str, Any]:
+    """Return the options of a diagnosis or remedy that comes with the package, as they are by default."""
+    known = {component.name: component for component in (*DIAGNOSES, *REMEDIES)}
+    fields = known[name].model_fields if name in known else {}
+    return {key: field.default for key, field in fields.items()}
 
 
 def _plain(value: Any) -> str:

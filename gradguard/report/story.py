@@ -11,7 +11,7 @@ from gradguard.audit.read import Run
 from gradguard.printable import printable
 from gradguard.records import Intervention, Outcome
 from gradguard.report.episodes import Episode
-from gradguard.report.suspects import suspect
+from gradguard.report.suspects import rate_jump, suspect
 from gradguard.report.timeline import Timeline
 
 
@@ -34,7 +34,7 @@ def tell(run: Run, line: Timeline, episode: Episode) -> dict[str, Any]:
 
     Returns:
         {"first", "last": steps, "chain": [{"diagnosis", "step", "follows"}], "critical": whether a finding was,
-        "happened": a sentence, "where": names of layers, "more": how many are not named, "suspect": a sentence or "",
+        "happened": a sentence, "before": what came just before it, a sentence or "", "where": names of layers, "more": how many are not named, "suspect": a sentence or "",
         "did": [{"remedy", "count", "summary"}], "worked": {"tone", "text"}, "advice": text or "",
         "alike": {"count", "last"} or None}; all text printable.
     """
@@ -50,6 +50,7 @@ def tell(run: Run, line: Timeline, episode: Episode) -> dict[str, Any]:
         ],
         "critical": any(finding.severity == "critical" for finding in episode.findings),
         "happened": printable(root.message),
+        "before": _before(run, line, episode),
         "where": where,
         "more": more,
         "suspect": "" if where else _suspicion(run, line, episode),
@@ -102,6 +103,17 @@ def _where(episode: Episode) -> tuple[list[str], int]:
             names = [printable(name) for name in finding.parameters[:MAX_WHERE]]
             return names, max(0, max(finding.num_parameters, len(finding.parameters)) - len(names))
     return [], 0
+
+
+def _before(run: Run, line: Timeline, episode: Episode) -> str:
+    jump = rate_jump(run, line, episode.first)
+    if jump is not None:
+        times = jump.after / jump.before
+        return f"At step {jump.step:,} the learning rate rose {times:,.0f} times, from {jump.before:.3g} to {jump.after:.3g}."
+    cause = episode.root.follows
+    if cause is None:
+        return ""
+    return f"The record links it to {printable(cause.diagnosis)} at step {cause.step:,}."
 
 
 def _suspicion(run: Run, line: Timeline, episode: Episode) -> str:

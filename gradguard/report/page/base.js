@@ -12,7 +12,7 @@ function el(tag, attributes = {}, ...children) {
     else if (name === "value" || name === "checked" || name === "selected") node[name] = value;
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== ""));
   return node;
 }
 
@@ -77,7 +77,8 @@ class Sketch {
   edges() {
     const { first, last, width } = this;
     const cut = Array.from({ length: width - 1 }, (_, i) => (last[i] + first[i + 1]) / 2);
-    return [first[0] - 0.5, ...cut, last[width - 1] + 0.5];
+    const ends = width > 1 ? [first[1] - last[0], first[width - 1] - last[width - 2]] : [1, 1];
+    return [first[0] - ends[0] / 2, ...cut, last[width - 1] + ends[1] / 2];
   }
   stretches([from, to]) {
     return this.first.map((_, i) => i).filter((i) => this.last[i] >= from && this.first[i] <= to);
@@ -107,6 +108,15 @@ class View {
     const steps = run.curves.step;
     this.whole = steps.length ? [steps[0], steps[steps.length - 1]] : [0, 0];
   }
+  // Places of the rows to draw: all in view, or of each pixel's width the highest and lowest of every curve.
+  get drawnRows() {
+    const key = JSON.stringify(this.shownSpan);
+    if (this.drawn?.key !== key) this.drawn = { key, rows: rowsInView(this.run.curves, this.shownSpan) };
+    return this.drawn.rows;
+  }
+  get isThinned() {
+    return this.run.curves.step.length > MOST_POINTS;
+  }
   get shownSpan() {
     return this.span ?? this.whole;
   }
@@ -118,6 +128,30 @@ class View {
     this[what] = value;
     for (const listener of this.listeners[what]) listener();
   }
+}
+
+const MOST_POINTS = 5000;
+const PIXELS = 900;
+function rowsInView({ step, loss, norm, effective }, [from, to]) {
+  const margin = (to - from) * 0.02;
+  const rows = [];
+  for (let i = 0; i < step.length; i++) if (step[i] >= from - margin && step[i] <= to + margin) rows.push(i);
+  if (rows.length <= MOST_POINTS) return rows;
+  const kept = new Set([rows[0], rows[rows.length - 1]]);
+  for (const column of [loss, norm, effective]) {
+    let [pixel, low, high] = [-1, -1, -1];
+    for (const i of rows) {
+      if (column[i] === null) continue;
+      const place = Math.floor(((step[i] - from) / (to - from)) * PIXELS);
+      if (place !== pixel) {
+        if (low >= 0) kept.add(low).add(high);
+        [pixel, low, high] = [place, i, i];
+      } else if (column[i] < column[low]) low = i;
+      else if (column[i] > column[high]) high = i;
+    }
+    if (low >= 0) kept.add(low).add(high);
+  }
+  return [...kept].sort((a, b) => a - b);
 }
 
 function announce(text) {

@@ -19,6 +19,12 @@ function axis(extra = {}) {
   };
 }
 
+// A logarithmic axis with a label a decade, and more of them where it spans few.
+function logAxis(range, extra = {}) {
+  const decades = range ? range[1] - range[0] : 3;
+  return axis({ type: "log", exponentformat: "power", dtick: decades > 10 ? Math.ceil(decades / 7) : decades > 1.2 ? 1 : "D2", ...(range ? { range } : {}), ...extra });
+}
+
 function layoutOf(layout) {
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, hovermode: "closest",
@@ -45,7 +51,7 @@ function chart(view, { label, caption, build, follows = [], isTimed = false, onC
   const redraw = () => isDrawn && Plotly.react(...figure());
   host.redraw = redraw;
   host.draw = () => {
-    if (isDrawn) return;
+    if (isDrawn || !globalThis.Plotly) return;
     isDrawn = true;
     nearScreen.unobserve(host);
     Plotly.newPlot(...figure());
@@ -53,9 +59,8 @@ function chart(view, { label, caption, build, follows = [], isTimed = false, onC
     if (isTimed) host.on("plotly_relayout", (change) => chosen(view, change));
   };
   follows.forEach((what) => view.on(what, redraw));
-  if (isTimed) view.on("span", () => isDrawn && Plotly.relayout(host, { "xaxis.range": padded(view.shownSpan) }));
+  if (isTimed && !follows.includes("span")) view.on("span", () => isDrawn && Plotly.relayout(host, { "xaxis.range": padded(view.shownSpan) }));
   themeListeners.push(redraw);
-  nearScreen.observe(host);
   return el("figure", {}, host, caption ? el("figcaption", {}, caption) : null);
 }
 
@@ -81,9 +86,10 @@ function chosen(view, change) {
 function layerAxis(names, height, extra = {}) {
   const room = innerWidth < 640 ? 16 : 34;
   const each = Math.max(1, Math.ceil((names.length * 12) / height));
-  const places = names.map((_, i) => i).filter((i) => i % each === 0);
+  const kept = names.filter((_, i) => i % each === 0);
   return axis({
-    tickvals: places, ticktext: places.map((i) => plain(shortened(names[i], room))), range: [names.length - 0.5, -0.5],
+    type: "category", categoryorder: "array", categoryarray: names.map(plain), tickvals: kept.map(plain),
+    ticktext: kept.map((name) => plain(shortened(name, room))), range: [names.length - 0.5, -0.5],
     fixedrange: true, ticks: "", showgrid: false, zeroline: false, tickfont: { size: 10.5 }, ...extra,
   });
 }

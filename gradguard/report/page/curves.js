@@ -7,7 +7,7 @@ const isPositive = (value) => value !== null && value > 0;
 function logOrNot(values) {
   const known = values.filter((value) => value !== null);
   if (!known.length || !known.every((value) => value > 0)) return "linear";
-  return Math.max(...known) > 30 * Math.min(...known) ? "log" : "linear";
+  return known.reduce((a, b) => Math.max(a, b)) > 30 * known.reduce((a, b) => Math.min(a, b)) ? "log" : "linear";
 }
 
 // The same range for all runs, so that what stands side by side can be compared.
@@ -60,6 +60,14 @@ function markTraces(marks, yOf, yaxis, size = 9) {
   return traces;
 }
 
+function rateAxis(extra) {
+  const rates = DATA.runs.flatMap((run) => [...run.curves.lr, ...run.curves.effective]).filter(isPositive);
+  const isLog = rates.length && logOrNot(rates) === "log";
+  if (!isLog) return axis({ rangemode: "tozero", exponentformat: "e", nticks: 4, ...extra });
+  const range = [Math.log10(rates.reduce((a, b) => Math.min(a, b))) - 0.2, Math.log10(rates.reduce((a, b) => Math.max(a, b))) + 0.2];
+  return logAxis(range, extra);
+}
+
 function lossFigure(view, marks, scale) {
   const { curves } = view.run;
   const lanes = [...new Set(marks.map((mark) => mark.diagnosis))];
@@ -72,18 +80,21 @@ function lossFigure(view, marks, scale) {
   const lossBottom = (heights.rate + gap) / total;
   const lossTop = (heights.rate + gap + heights.loss) / total;
   const data = [];
+  const pick = (values) => view.drawnRows.map((i) => values[i]);
+  const x = pick(curves.step);
   const layout = {
     margin: { l: 62, r: 14, t: 8, b: 38 }, xaxis: axis({ title: { text: "step", standoff: 4 }, anchor: "y3" }),
-    yaxis3: axis({ domain: [0, rateTop], title: { text: "learning rate" }, rangemode: "tozero", exponentformat: "e", nticks: 4, anchor: "x" }),
+    yaxis3: rateAxis({ domain: [0, rateTop], title: { text: "learning rate" }, anchor: "x" }),
   };
   const guarded = curves.effective.some((value, i) => value !== curves.lr[i]);
-  data.push(line(curves.step, curves.lr, "learning rate", color("grey"), { yaxis: "y3", line: { dash: guarded ? "dot" : "solid", width: guarded ? 1.6 : 2 } }));
-  if (guarded) data.push(line(curves.step, curves.effective, "with the guard's factor", color("blue"), { yaxis: "y3", line: { width: 2 } }));
+  data.push(line(x, pick(curves.lr), "learning rate", color("grey"), { yaxis: "y3", line: { dash: guarded ? "dot" : "solid", width: guarded ? 1.6 : 2 } }));
+  if (guarded) data.push(line(x, pick(curves.effective), "with the guard's factor", color("blue"), { yaxis: "y3", line: { width: 2 } }));
   if (hasLoss) {
     const isLog = scale === "log" && curves.loss.every((value) => value === null || value > 0);
-    layout.yaxis = axis({ domain: [lossBottom, lossTop], title: { text: "loss" }, type: isLog ? "log" : "linear", range: sharedRange(DATA.runs, "loss", isLog), anchor: "x", exponentformat: "power", dtick: isLog ? undefined : null });
-    if (isLog) Object.assign(layout.yaxis, { nticks: 6 });
-    data.push(line(curves.step, curves.loss, "loss", color("blue"), { line: { width: 1.7 } }));
+    const own = { domain: [lossBottom, lossTop], title: { text: "loss" }, anchor: "x" };
+    const range = sharedRange(DATA.runs, "loss", isLog);
+    layout.yaxis = isLog ? logAxis(range, own) : axis({ ...own, range, nticks: 7 });
+    data.push(line(x, pick(curves.loss), "loss", color("blue"), { line: { width: 1.7 } }));
     const acts = shown.filter((mark) => !["told", "not_done"].includes(mark.outcome));
     data.push(...markTraces(acts, (mark) => nearest(curves.step, curves.loss, mark.step), "y"));
   }
@@ -103,7 +114,7 @@ function lossChart(view, rows, openRow) {
   let scale = logOrNot(values);
   const figure = chart(view, {
     label: "Loss and learning rate over the steps, with what the guard found and did. Arrow keys move between its marks.",
-    build: () => lossFigure(view, marks, scale), isTimed: true, follows: marks.length > MOST_MARKS ? ["span"] : [],
+    build: () => lossFigure(view, marks, scale), isTimed: true, follows: marks.length > MOST_MARKS || view.isThinned ? ["span"] : [],
     onClick: (points) => {
       const point = points.find((one) => one.customdata !== undefined);
       if (point) openRow(point.customdata);
@@ -169,23 +180,26 @@ function spanChoice(view) {
 
 function normFigure(view) {
   const { curves, alarm } = view.run;
-  const x = curves.step;
-  const times = (ratio) => curves.median.map((value) => (value === null ? null : value * ratio));
+  const pick = (values) => view.drawnRows.map((i) => values[i]);
+  const [x, median, norm, clip] = [curves.step, curves.median, curves.norm, curves.clip].map(pick);
+  const times = (ratio) => median.map((value) => (value === null ? null : value * ratio));
   const band = { mode: "lines", line: { width: 0 }, hoverinfo: "skip", connectgaps: false };
   const data = [
-    { ...band, x, y: curves.low }, { ...band, x, y: curves.high, fill: "tonexty", fillcolor: color("sky", 0.25) },
-    line(x, curves.median, "usual", color("sky"), { line: { width: 1.2 } }),
+    { ...band, x, y: pick(curves.low) }, { ...band, x, y: pick(curves.high), fill: "tonexty", fillcolor: color("sky", 0.25) },
+    line(x, median, "usual", color("sky"), { line: { width: 1.2 } }),
   ];
   alarm.ratios.forEach((ratio, i) => data.push(line(x, times(ratio), `${number(ratio)} times the usual`, color(i ? "red" : "orange"), { line: { width: 1.4, dash: i ? "solid" : "dash" } })));
-  data.push(line(x, curves.norm.map((value) => (isPositive(value) ? value : null)), "gradient norm", color("blue")));
-  if (curves.clip.some((value) => value !== null && value < 1)) {
-    const clipped = x.map((_, i) => i).filter((i) => curves.clip[i] !== null && curves.clip[i] < 1 && isPositive(curves.norm[i]));
+  data.push(line(x, norm.map((value) => (isPositive(value) ? value : null)), "gradient norm", color("blue")));
+  const clipped = x.map((_, i) => i).filter((i) => clip[i] !== null && clip[i] < 1 && isPositive(norm[i]));
+  if (clipped.length) {
     data.push({
-      x: clipped.map((i) => x[i]), y: clipped.map((i) => curves.norm[i] * curves.clip[i]), mode: "markers", name: "after clipping",
+      x: clipped.map((i) => x[i]), y: clipped.map((i) => norm[i] * clip[i]), mode: "markers", name: "after clipping",
       marker: { color: color("green"), size: 4, symbol: "circle-open" }, hovertemplate: "step %{x}<br>clipped to %{y:.4~g}<extra></extra>",
     });
   }
   const range = sharedRange(DATA.runs, "norm", true) ?? [-1, 1];
+  const highest = times(Math.max(1, ...alarm.ratios)).filter(isPositive).reduce((a, b) => Math.max(a, b), 0);
+  if (highest > 0) range[1] = Math.max(range[1], Math.min(Math.log10(highest) + 0.15, range[1] + 2.5));
   const shapes = alarm.clip === null ? [] : [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: alarm.clip, y1: alarm.clip, line: { color: color("green"), dash: "dot", width: 1.4 } }];
   if (curves.odd.length) {
     data.push({
@@ -195,7 +209,7 @@ function normFigure(view) {
   }
   return {
     data, height: 330,
-    layout: { margin: { l: 62, r: 14, t: 8, b: 38 }, shapes, xaxis: axis({ title: { text: "step", standoff: 4 } }), yaxis: axis({ type: "log", title: { text: "gradient norm" }, exponentformat: "power", range, nticks: 7 }) },
+    layout: { margin: { l: 62, r: 14, t: 8, b: 38 }, shapes, xaxis: axis({ title: { text: "step", standoff: 4 } }), yaxis: logAxis(range, { title: { text: "gradient norm" } }) },
   };
 }
 
@@ -208,7 +222,7 @@ function normChart(view) {
     alarm.clip === null ? null : entry("green", `clipped to ${number(alarm.clip)} at every step`, "dash"),
     curves.odd.length ? el("span", {}, el("i", { class: "tone-bad" }, "▲"), "not finite") : null,
   );
-  return el("div", {}, legend, chart(view, { label: "Global gradient norm over the steps, with its usual range and the alarm thresholds", build: () => normFigure(view), isTimed: true }));
+  return el("div", {}, legend, chart(view, { label: "Global gradient norm over the steps, with its usual range and the alarm thresholds", build: () => normFigure(view), isTimed: true, follows: view.isThinned ? ["span"] : [] }));
 }
 
 function swatch(ink, kind) {

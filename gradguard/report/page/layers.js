@@ -5,28 +5,20 @@ const PARTS = [["4", "largest"], ["2", "median"], ["0", "smallest"]];
 
 function heatFigure(view, norms, part) {
   const { layers } = view.run;
-  const z = [];
-  const odd = [];
-  const text = [];
-  const logs = [];
-  for (let layer = 0; layer < layers.length; layer++) {
-    const values = norms.row(part, layer);
-    z.push(values.map((value) => (Number.isFinite(value) && value > 0 ? Math.log10(value) : value === 0 ? -99 : null)));
-    odd.push(values.map((value) => (value === Infinity ? 1 : null)));
-    text.push(values.map((value) => (value === Infinity ? "not finite" : number(value, 3))));
-    for (const value of z[layer]) if (value !== null && value > -99) logs.push(value);
-  }
-  logs.sort((a, b) => a - b);
+  const values = layers.map((_, layer) => norms.row(part, layer));
+  const z = values.map((row) => row.map((value) => (value > 0 && value < Infinity ? Math.log10(value) : value === 0 ? -99 : null)));
+  const logs = Float64Array.from(z.flat().filter((value) => value !== null && value > -99)).sort();
   const zmin = logs.length ? logs[Math.floor(logs.length * 0.005)] : 0;
   const zmax = logs.length ? Math.max(logs[logs.length - 1], zmin + 0.5) : 1;
   const height = layerHeight(layers.length);
-  const x = norms.edges();
-  const hover = { customdata: text, hovertemplate: "%{text}<br>step %{x:.0f}: norm %{customdata}<extra></extra>", text: layers.map((name) => norms.first.map(() => plain(shortened(name, 80)))) };
-  const data = [
-    { type: "heatmap", x, z, zmin, zmax, colorscale: "Cividis", ...hover, colorbar: { thickness: 10, outlinewidth: 0, len: 0.9, tickprefix: "10<sup>", ticksuffix: "</sup>", tickfont: { size: 11 }, title: { text: "" }, nticks: 6, x: 1.005, xpad: 4 } },
-  ];
-  if (odd.some((row) => row.includes(1))) {
-    data.push({ type: "heatmap", x, z: odd, zmin: 0, zmax: 1, showscale: false, colorscale: [[0, color("red")], [1, color("red")]], ...hover });
+  const map = { type: "heatmap", x: norms.edges(), y: layers.map(plain) };
+  const data = [{
+    ...map, z, zmin, zmax, colorscale: "Cividis", customdata: values, hovertemplate: "%{y}<br>step %{x:.0f}: norm %{customdata:.3~g}<extra></extra>",
+    colorbar: { thickness: 10, outlinewidth: 0, len: 0.9, tickprefix: "10<sup>", ticksuffix: "</sup>", tickfont: { size: 11 }, nticks: 6, x: 1.005, xpad: 4 },
+  }];
+  if (values.some((row) => row.includes(Infinity))) {
+    const odd = values.map((row) => row.map((value) => (value === Infinity ? 1 : null)));
+    data.push({ ...map, z: odd, zmin: 0, zmax: 1, showscale: false, colorscale: [[0, color("red")], [1, color("red")]], hovertemplate: "%{y}<br>step %{x:.0f}: not finite<extra></extra>" });
   }
   return {
     data, height: height + 60,
@@ -62,6 +54,15 @@ const quantile = (sorted, share) => {
   return low + (high - low) * (place - Math.floor(place));
 };
 
+const linearAxis = (range, extra) => axis({ ...extra, nticks: 7, exponentformat: "e" });
+
+function boxRange({ lowerfence, upperfence }, isLog) {
+  if (!isLog || !lowerfence.length) return undefined;
+  const [low, high] = [Math.log10(Math.min(...lowerfence)), Math.log10(Math.max(...upperfence))];
+  const margin = Math.max(0.1, (high - low) * 0.04);
+  return [low - margin, high + margin];
+}
+
 function boxFigure(view, sketches, name) {
   const { layers } = view.run;
   const sketch = sketches[name];
@@ -82,19 +83,17 @@ function boxFigure(view, sketches, name) {
     box.upperfence.push(Math.max(...ends[1]));
   }
   const height = layerHeight(layers.length);
-  const ink = layers.map((_, i) => (i === view.layer ? color("orange") : color("blue")));
   const data = ["blue", "orange"].map((tint) => {
     const chosen = box.y.map((_, i) => i).filter((i) => (box.y[i] === view.layer) === (tint === "orange"));
     const pick = (values) => chosen.map((i) => values[i]);
     return {
-      type: "box", orientation: "h", ...Object.fromEntries(Object.entries(box).map(([key, values]) => [key, pick(values)])),
+      type: "box", orientation: "h", ...Object.fromEntries(Object.entries(box).map(([key, values]) => [key, pick(values)])), y: pick(box.y).map((layer) => plain(layers[layer])),
       line: { color: color(tint), width: 1.2 }, fillcolor: color(tint, 0.25), width: 0.7, hoverinfo: "x", name: "",
-      text: pick(layers.map(plain)),
     };
   }).filter((trace) => trace.y.length);
   return {
     data, height: height + 60,
-    layout: { margin: { l: 40, r: 14, t: 8, b: 42 }, xaxis: axis({ type: isLog ? "log" : "linear", title: { text: STATISTICS[name], standoff: 4 }, exponentformat: "power", nticks: 7 }), yaxis: layerAxis(layers, height) },
+    layout: { margin: { l: 40, r: 14, t: 8, b: 42 }, xaxis: (isLog ? logAxis : linearAxis)(boxRange(box, isLog), { title: { text: STATISTICS[name], standoff: 4 } }), yaxis: layerAxis(layers, height) },
   };
 }
 
@@ -104,7 +103,7 @@ function boxChart(view) {
   let name = Object.keys(sketches)[0];
   const figure = chart(view, {
     label: "Box plots of a statistic of every layer over the chosen span of steps", follows: ["span", "layer"], build: () => boxFigure(view, sketches, name),
-    onClick: ([point]) => Number.isInteger(point.y) && view.set("layer", point.y),
+    onClick: ([point]) => view.set("layer", Math.max(0, view.run.layers.map(plain).indexOf(point.y))),
   });
   const redraw = () => figure.querySelector(".chart").redraw();
   const statistic = choice("Statistic", Object.keys(sketches).map((key) => [key, STATISTICS[key]]), name, (value) => { name = value; redraw(); });
@@ -143,7 +142,10 @@ function evolutionFigure(view, sketches) {
       data.push({ ...own, x: odd, y: odd.map(() => Math.max(1e-12, ...clean(sketch.row(4, view.layer)).filter((v) => v !== null))), mode: "markers", marker: { color: color("red"), symbol: "triangle-up", size: 8 }, hovertemplate: "step %{x}<br>not finite<extra></extra>" });
     }
     layout[`xaxis${suffix}`] = axis({ domain: x, anchor: `y${suffix}`, ...(place ? { matches: "x" } : {}), showticklabels: row === lines - 1 || columns === 1, nticks: 6 });
-    layout[`yaxis${suffix}`] = axis({ domain: [top - height, top], anchor: `x${suffix}`, type: isLog ? "log" : "linear", exponentformat: "power", nticks: 5, rangemode: name === "zero_ratio" ? "tozero" : "normal" });
+    const known = [0, 4].flatMap((end) => clean(sketch.row(end, view.layer))).filter((value) => value !== null);
+    const range = known.length ? [Math.log10(Math.min(...known)) - 0.1, Math.log10(Math.max(...known)) + 0.1] : undefined;
+    const side = { domain: [top - height, top], anchor: `x${suffix}` };
+    layout[`yaxis${suffix}`] = isLog ? logAxis(range, side) : axis({ ...side, exponentformat: "e", nticks: 5, rangemode: name === "zero_ratio" ? "tozero" : "normal" });
     layout.annotations.push({ text: `<b>${STATISTICS[name]}</b>`, x: x[0], y: top, xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false, font: { size: 12 } });
   });
   return { data, layout, height: 56 + lines * (columns === 1 ? 150 : 175) };

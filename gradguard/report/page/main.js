@@ -35,17 +35,20 @@ const SECTIONS = [
   { id: "curves", title: "Loss and learning rate", lead: "Every mark is something the guard found: colour and shape say what came of it. Click one, or walk to it with the arrow keys and press Enter, to read why. Drag across a chart to zoom all of them.", draw: ({ view, rows, table }) => lossChart(view, rows, (place) => table.open(place)), needsSteps: true },
   { id: "norm", title: "Gradient norm", lead: "How large the gradient was beside its own recent past. Above the thresholds the guard acts.", draw: ({ view }) => normChart(view), needsSteps: true },
   { id: "heat", title: "Every layer over time", lead: "Gradient norm of each parameter tensor, first layers on top: bright is large, dark is small. Trouble starts where a row changes first. Click a row to choose that layer below.", draw: ({ view }) => heatChart(view), needsSteps: true },
+  { id: "interventions", title: "Interventions", lead: "", isWide: true, draw: ({ view, rows, table }) => interventions(view, rows, table) },
+  { id: "efficacy", title: "What helped", lead: "Every intervention is judged some steps later. Helped: the loss is where it was or lower, and the same did not come back, or so rarely that the run went on. Loss change and steps to recover are medians.", isWide: true, draw: ({ view }) => el("div", {}, efficacyTable(view.run), withheldTable(view.run)) },
   { id: "boxes", title: "Every layer over the chosen steps", lead: "Half of the values lie in a box, all of them between its whiskers. Layers that differ by orders of magnitude do not learn at the same pace.", draw: ({ view }) => boxChart(view), needsSteps: true },
   { id: "layer", title: "One layer", lead: "The gradient of one parameter tensor: its norm at every step, the others at the probes.", draw: ({ view }) => evolutionChart(view), needsSteps: true },
   { id: "updates", title: "Updates beside weights", lead: "Norm of one update over norm of the weights it changes. Far below 1e-3 hardly anything is learnt, far above it little is kept.", draw: ({ view }) => updatesChart(view), needsSteps: true },
   { id: "activations", title: "Dead and saturated units", lead: "A dead unit is 0 for every sample and learns nothing more; a saturated one is stuck where its activation is flat.", draw: ({ view }) => activationChart(view), needsSteps: true },
   { id: "histograms", title: "Gradients at the probes", lead: "How the entries of one gradient are spread over sign and size.", draw: ({ view }) => histogramChart(view), needsSteps: true },
-  { id: "interventions", title: "Interventions", lead: "", isWide: true, draw: ({ view, rows, table }) => interventions(view, rows, table) },
-  { id: "efficacy", title: "What helped", lead: "Every intervention is judged some steps later. Helped: the loss is where it was or lower, and the same did not come back, or so rarely that the run went on. Loss change and steps to recover are medians.", isWide: true, draw: ({ view }) => el("div", {}, efficacyTable(view.run), withheldTable(view.run)) },
   { id: "policy", title: "The policy in force", lead: "", isWide: true, draw: ({ view }) => policyCard(view.run) },
   { id: "environment", title: "Environment", lead: "", draw: ({ view }) => environment(view.run) },
 ];
-const SHORT = { story: "Story", curves: "Loss", norm: "Norm", heat: "Layers", boxes: "Boxes", layer: "One layer", updates: "Updates", activations: "Units", histograms: "Histograms", interventions: "Interventions", efficacy: "What helped", policy: "Policy", environment: "Environment" };
+const SHORT = {
+  story: "Story", curves: "Loss", norm: "Norm", heat: "Layers", interventions: "Interventions", efficacy: "What helped", boxes: "Boxes",
+  layer: "One layer", updates: "Updates", activations: "Units", histograms: "Histograms", policy: "Policy", environment: "Environment",
+};
 
 function interventions(view, rows, table) {
   if (!rows.length) return el("p", { class: "empty" }, "None: nothing was found that a rule had to act on.");
@@ -77,6 +80,15 @@ const words = glossary();
 if (words) page.append(section("words", "What the words mean", "", words));
 page.append(el("p", { class: "lead" }, el("br"), "Written by gradguard report from the run's own record. gradguard verify checks that the record is complete and unchanged."));
 
+// The words are on the screen before the library that draws the charts, which takes most of the time, is even read.
+function drawCharts() {
+  const library = document.createElement("script");
+  library.textContent = document.getElementById("plotly").textContent;
+  document.head.append(library);
+  document.querySelectorAll(".chart").forEach((host) => nearScreen.observe(host));
+  performance.mark("charts");
+}
+
 const links = ["story", ...drawn.map(({ id }) => id)].map((id) => el("a", { href: `#${id}` }, SHORT[id]));
 document.getElementById("sections").append(...links);
 const inSight = new IntersectionObserver(
@@ -87,3 +99,5 @@ const inSight = new IntersectionObserver(
   { rootMargin: "-20% 0px -70% 0px" },
 );
 document.querySelectorAll("main > section").forEach((node) => inSight.observe(node));
+performance.mark("words");
+requestAnimationFrame(() => setTimeout(drawCharts));

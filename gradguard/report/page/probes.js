@@ -23,11 +23,16 @@ function updatesFigure(view, ratios) {
     data, height: 300,
     layout: {
       margin: { l: 62, r: 14, t: 8, b: 38 }, xaxis: axis({ title: { text: "step", standoff: 4 } }),
-      yaxis: axis({ type: "log", title: { text: "update / weight" }, exponentformat: "power", nticks: 7 }),
+      yaxis: logAxis(ratioRange([...level(0), ...level(4), guide]), { title: { text: "update / weight" } }),
       shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: guide, y1: guide, line: { color: color("green"), width: 1.5, dash: "dash" } }],
       annotations: [{ xref: "paper", x: 1, y: Math.log10(guide), text: "10<sup>−3</sup> is usual", showarrow: false, xanchor: "right", yanchor: "bottom", font: { color: color("green"), size: 11 } }],
     },
   };
+}
+
+function ratioRange(values) {
+  const logs = values.filter(isPositive).map(Math.log10);
+  return [Math.min(...logs) - 0.3, Math.max(...logs) + 0.3];
 }
 
 function updatesChart(view) {
@@ -43,10 +48,13 @@ function updatesChart(view) {
 
 const SEEN = { dead: "dead units", saturated: "saturated entries" };
 
-function activationFigure(view, seen, name) {
+function activationFigure(view, sketches, name) {
   const { places, kinds } = view.run.activations;
-  const sketch = seen[name];
-  const rows = places.map((_, i) => i).filter((i) => sketch.row(2, i).some(Number.isFinite));
+  const sketch = sketches[name];
+  const seen = places.map((_, i) => sketch.row(4, i).filter(Number.isFinite));
+  const most = Math.max(...seen.map((values) => values.length));
+  // Inputs that are no ReLU's are told at the first probe only.
+  const rows = places.map((_, i) => i).filter((i) => seen[i].length > 1 || seen[i].some((value) => value > 0) || (most === 1 && seen[i].length));
   const names = rows.map((i) => `${places[i]} (${kinds[i]})`);
   const height = Math.min(Math.max(rows.length * 22, 90), 620);
   const z = rows.map((i) => sketch.row(4, i).map((value) => (Number.isFinite(value) ? value : null)));
@@ -54,9 +62,9 @@ function activationFigure(view, seen, name) {
   return {
     height: height + 60,
     data: [{
-      type: "heatmap", x: sketch.edges(), z, zmin: 0, zmax: 1, colorscale: "Cividis", xgap: 1, ygap: 1,
+      type: "heatmap", x: sketch.edges(), y: names.map(plain), z, zmin: 0, zmax: 1, colorscale: "Cividis", xgap: 1, ygap: 1,
       text: z.map((row) => row.map((value) => (value === null ? "" : `${Math.round(value * 100)}%`))), texttemplate: hasRoom ? "%{text}" : undefined,
-      customdata: names.map((text) => sketch.first.map(() => plain(shortened(text, 80)))), hovertemplate: "%{customdata}<br>step %{x:.0f}: %{text}<extra></extra>",
+      hovertemplate: "%{y}<br>step %{x:.0f}: %{text}<extra></extra>",
       colorbar: { thickness: 10, outlinewidth: 0, tickformat: ".0%", len: 0.95, x: 1.005, xpad: 4, tickvals: [0, 0.5, 1] },
     }],
     layout: { margin: { l: 40, r: 10, t: 8, b: 38 }, xaxis: axis({ title: { text: "step", standoff: 4 }, showgrid: false, zeroline: false }), yaxis: layerAxis(names, height) },

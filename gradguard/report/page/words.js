@@ -41,7 +41,7 @@ function chainOf(chain) {
 }
 
 function episodeCard(episode, view, showSpan) {
-  const { first, last, chain, where, more, suspect, did, worked, advice, alike } = episode;
+  const { first, last, chain, before, where, more, suspect, did, worked, advice, alike } = episode;
   const layers = where.map((name, place) => [place ? ", " : "", el("code", {}, name)]);
   const link = layerLink(view, where);
   const done = did.map(({ remedy, count: times, summary }, place) => [
@@ -54,6 +54,7 @@ function episodeCard(episode, view, showSpan) {
       el("button", { type: "button", class: "link", onclick: () => showSpan(first, last) }, "show in the charts")),
     el("p", { class: "happened" }, episode.happened),
     el("dl", { class: "points" },
+      before ? point("Beforehand", before) : [],
       where.length || suspect ? point("Where", where.length ? layers : suspect, more ? ` and ${number(more)} more` : "", link) : [],
       chain.length > 1 ? point("Then", chain.slice(1).map(({ diagnosis, step, follows }, place) => `${place ? "; " : ""}${diagnosis} at step ${number(step)}${follows ? ` (follows from ${follows})` : ""}`).join("")) : [],
       point("The guard", did.length ? done : "did nothing"),
@@ -84,7 +85,7 @@ function story(view, showSpan) {
   return el("div", {}, list, rest);
 }
 
-const share = (value) => (value === null ? "–" : value >= 10 ? `×${number(value + 1, 3)}` : `${value > 0 ? "+" : ""}${Math.round(value * 100)} %`);
+const share = (value) => (value === null ? "–" : value >= 10 ? `×${number(value + 1, 3)}` : `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(Math.round(value * 100))} %`);
 
 function efficacyTable({ efficacy }) {
   if (!efficacy.length) return el("p", { class: "empty" }, "Nothing was done whose outcome could be judged.");
@@ -115,10 +116,17 @@ function glossary() {
   return el("div", { class: "card" }, el("dl", { class: "pairs" }, names.flatMap((name) => [el("dt", {}, el("code", {}, name)), el("dd", {}, words[name])])));
 }
 
+function rulesTable(rules) {
+  const lines = rules.map(([name, when, act, ladder]) => el("tr", {}, el("td", {}, name), el("td", {}, when), el("td", {}, el("div", {}, act), ladder.map((rung) => el("div", {}, `↳ ${rung}`)))));
+  return el("div", { class: "scroll" }, el("table", { class: "rules" }, el("thead", {}, el("tr", {}, ["rule", "when", "do"].map((head) => el("th", { scope: "col" }, head)))), el("tbody", {}, lines)));
+}
+
 function policyCard({ policy }) {
-  const rules = policy.rules.map(([name, when, act, ladder]) => el("tr", {}, el("td", {}, name), el("td", {}, when), el("td", {}, el("div", {}, act), ladder.map((rung) => el("div", {}, `↳ ${rung}`)))));
+  const acting = policy.rules.filter(([, , , , onlyTells]) => !onlyTells);
+  const telling = policy.rules.filter(([, , , , onlyTells]) => onlyTells);
   return el("div", {},
-    policy.rules.length ? el("div", { class: "scroll" }, el("table", { class: "rules" }, el("thead", {}, el("tr", {}, ["rule", "when", "do"].map((head) => el("th", { scope: "col" }, head)))), el("tbody", {}, rules))) : el("p", { class: "empty" }, "No rules: the guard measured and recorded only."),
+    acting.length ? rulesTable(acting) : el("p", { class: "empty" }, "No rule that acts: the guard measured, and recorded what it found."),
+    telling.length ? el("details", {}, el("summary", {}, `${count(telling.length, "more rule")} that only ${telling.length === 1 ? "tells" : "tell"}`), rulesTable(telling)) : null,
     el("details", {}, el("summary", {}, "All of it, as YAML"), el("pre", {}, policy.yaml)));
 }
 
