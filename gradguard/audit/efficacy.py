@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 LEFT_ALONE = ("dry_run", "cooldown", "budget", "unavailable", "failed")  # reasons for which a finding has no remedy
 TELLS, ENDS = "notify", "stop"  # remedies that have no outcome
 HORIZON = 50  # steps, where a record does not say
+MAX_HORIZON = 2**31
 
 
 class Efficacy(Frozen):
@@ -114,7 +115,8 @@ class _Losses:
         loss = np.where(skipped, np.nan, columns["loss"])
         self.steps, from_end = np.unique(columns["step"][::-1], return_index=True)
         self.loss = loss[::-1][from_end]
-        self.horizon = int(run.policy.get("horizon", HORIZON))
+        horizon = run.policy.get("horizon")
+        self.horizon = horizon if isinstance(horizon, int) and 0 < horizon < MAX_HORIZON else HORIZON
         self.found: dict[str, list[int]] = {}
         for finding in run.findings:
             insort(self.found.setdefault(finding.diagnosis, []), finding.step)

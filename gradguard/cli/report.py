@@ -26,5 +26,5 @@ def report(
     out.print(facts([(run["title"], run["headline"]) for run in written.runs]))
     out.print()
     number = plural(len(written.runs), "run")
-    size = f"{written.num_bytes / 1e6:.1f} MB"
-    out.print(text(f"{written.path}: {number}, {size}; open it in a browser, it needs no network"))
+    out.print(text(f"{written.path}: {number}, {written.num_bytes / 1e6:.1f} MB", style="bold"), soft_wrap=True)
+    out.print(text("Open it in a browser; it needs no network."))

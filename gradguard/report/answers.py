@@ -71,18 +71,21 @@ def _where(told: Sequence[dict[str, Any]]) -> dict[str, str]:
 def _did(summary: Summary) -> dict[str, str]:
     counts: Counter[str] = Counter()
     for group in summary.interventions:
-        counts[printable(group.remedy)] += group.count
+        if group.remedy != TELLS:
+            counts[printable(group.remedy)] += group.count
+    told = sum(group.count for group in summary.interventions if group.remedy == TELLS)
+    if not counts and told:
+        return _answer("What did the guard do?", f"It told of it, {told:,}x", "nothing was changed", "open")
     if not counts:
         reasons = dict.fromkeys(printable(group.reason).replace("_", " ") for group in summary.withheld)
         detail = "the policy only observes" if summary.mode == "observe" else ", ".join(reasons)
         return _answer("What did the guard do?", "Nothing", detail, "open")
-    if set(counts) == {TELLS}:
-        return _answer("What did the guard do?", f"It told of it, {counts[TELLS]:,}x", "nothing was changed", "open")
     answer = ", ".join(f"{name} {count:,}x" for name, count in counts.most_common(MAX_NAMED))
     rest = len(counts) - MAX_NAMED
-    detail = f"and {plural(rest, 'other remedy', 'other remedies')}; " if rest > 0 else ""
-    skipped = f"{plural(summary.num_skipped_by_guard, 'step')} of {summary.num_steps:,} skipped"
-    return _answer("What did the guard do?", answer, detail + skipped, "calm")
+    details = [f"and {plural(rest, 'other remedy', 'other remedies')}"] if rest > 0 else []
+    details += [f"{plural(summary.num_skipped_by_guard, 'step')} of {summary.num_steps:,} skipped"]
+    details += [f"told of the rest, {told:,}x"] if told else []
+    return _answer("What did the guard do?", answer, "; ".join(details), "calm")
 
 
 def _worked(summary: Summary, found: Sequence[Episode], told: Sequence[dict[str, Any]]) -> dict[str, str]:
@@ -96,6 +99,12 @@ def _worked(summary: Summary, found: Sequence[Episode], told: Sequence[dict[str,
         return _answer("Did it work?", "Nothing was changed", f"What to do: {advice}" if advice else losses, "open")
     if not total:
         return _answer("Did it work?", "Not known", "no outcome could be judged", "open")
+    left = [episode for episode in found if not episode.acts]
+    if helped == total and left:
+        names = ", ".join(dict.fromkeys(printable(episode.root.diagnosis) for episode in left[:MAX_NAMED]))
+        return _answer(
+            "Did it work?", f"In part: {helped:,} of {total:,} helped", f"{names} was left as it was; {losses}", "mixed"
+        )
     if helped == total:
         return _answer("Did it work?", "Yes" if total == 1 else f"Yes: {total:,} of {total:,} helped", losses, "good")
     tone = "bad" if judged.get("worse", 0) * 2 > total or not helped else "mixed"

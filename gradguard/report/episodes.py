@@ -108,7 +108,9 @@ def _group(findings: Sequence[Finding], gap: int, acted: set[tuple[str, int]]) -
     serious = [finding for finding in findings if finding.severity != "info"]
     for finding in sorted(serious, key=lambda finding: finding.step):
         cause = (finding.follows.diagnosis, finding.follows.step) if finding.follows else None
-        episode = (home.get(cause) if cause and cause not in acted else None) or (result[-1] if result and finding.step - result[-1].last <= gap else None)
+        episode = (home.get(cause) if cause and cause not in acted else None) or (
+            result[-1] if result and finding.step - result[-1].last <= gap else None
+        )
         if episode is None:
             episode = Episode([])
             result.append(episode)

@@ -29,7 +29,9 @@ def render(title: str, runs: Sequence[dict[str, Any]], plotly_js: str) -> str:
     """
     scripts = [_inline("\n".join(_file(f"{name}.js") for name in SCRIPTS)), _inline(plotly_js)]
     allowed = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
-    policy = f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
+    policy = (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
+    )
     parts = {
         "generator": GENERATOR,
         "policy": html.escape(policy),

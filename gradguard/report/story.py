@@ -68,7 +68,9 @@ def worked(episode: Episode) -> dict[str, str]:
         tried = "" if not acts else " " + _judged([record.outcome for record in acts])["text"]
         return {"tone": "bad", "text": "It could not be saved: the policy stopped the run." + tried}
     if not episode.done:
-        reasons = dict.fromkeys(WHY_NOT.get(record.reason, record.reason) for record in episode.withheld)
+        reasons = list(dict.fromkeys(WHY_NOT.get(record.reason, record.reason) for record in episode.withheld))
+        if WHY_NOT["dry_run"] in reasons:
+            reasons = [WHY_NOT["dry_run"]]
         why = f": {' and '.join(reasons)}" if reasons else ""
         return {"tone": "open", "text": f"Nothing was done{why}."}
     if not acts:
@@ -89,6 +91,9 @@ def _judged(outcomes: Sequence[Outcome | None]) -> dict[str, str]:
     if helped == len(verdicts):
         count = "" if helped == 1 else f" ({helped:,} of {helped:,} judged actions)"
         return {"tone": "good", "text": f"It helped{count}.{printable(reason)}"}
+    if len(verdicts) == 1:
+        text = "It made it worse." if worse else "It had no effect."
+        return {"tone": "bad", "text": f"{text}{printable(reason)}"}
     parts = [f"{helped:,} helped"] if helped else []
     parts += [f"{count:,} had no effect"] if (count := verdicts.count("no_effect")) else []
     parts += [f"{worse:,} made it worse"] if worse else []

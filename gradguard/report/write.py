@@ -100,5 +100,7 @@ def _plotly_js() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise UsageError("a report needs plotly, which is not installed; try: pip install 'gradguard[report]'") from None
+        raise UsageError(
+            "a report needs plotly, which is not installed; try: pip install 'gradguard[report]'"
+        ) from None
     return str(get_plotlyjs())

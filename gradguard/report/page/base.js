@@ -21,6 +21,11 @@ function plain(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
+// A name as nodes that may break across lines behind its dots and underscores.
+function breakable(name) {
+  return String(name).split(/(?<=[._/])/).flatMap((part, place) => (place ? [document.createElement("wbr"), part] : [part]));
+}
+
 function number(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return value;

@@ -1,11 +1,11 @@
 "use strict";
 // One chart: drawn when it comes near the screen, again when the theme or what it depends on changes.
 
-const CONFIG = {
-  displaylogo: false, responsive: true, scrollZoom: false,
-  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
-};
 const isTouch = matchMedia("(pointer: coarse)").matches;
+const CONFIG = {
+  displaylogo: false, responsive: true, scrollZoom: false, displayModeBar: isTouch ? false : "hover",
+  modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
+};
 const nearScreen = new IntersectionObserver(
   (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => entry.target.draw()),
   { rootMargin: "500px" },
@@ -94,8 +94,10 @@ function layerAxis(names, height, extra = {}) {
   });
 }
 
+// A name without its middle, a sentence without its end.
 function shortened(text, room) {
   if (text.length <= room) return text;
+  if (text.includes(" ")) return `${text.slice(0, room - 1).trimEnd()}…`;
   const head = Math.floor((room - 1) / 3);
   return `${text.slice(0, head)}…${text.slice(text.length - (room - 1 - head))}`;
 }

@@ -2,6 +2,7 @@
 // Loss and learning rate with what the guard did, and the gradient norm with what it took for usual.
 
 const LANE = 24;
+const MOST_ON_CURVE = 250; // more marks would hide the curve
 const isPositive = (value) => value !== null && value > 0;
 
 function logOrNot(values) {
@@ -27,8 +28,8 @@ function sharedRange(runs, name, isLog) {
 
 function line(x, y, name, ink, extra = {}) {
   return {
-    x, y, name, mode: "lines", connectgaps: false, line: { color: ink, width: 1.6, ...(extra.line ?? {}) },
-    hovertemplate: `step %{x}<br>${name} %{y:.4~g}<extra></extra>`, ...extra, ...(extra.line ? { line: { color: ink, width: 1.6, ...extra.line } } : {}),
+    x, y, name, mode: "lines", connectgaps: false,
+    hovertemplate: `step %{x}<br>${name} %{y:.4~g}<extra></extra>`, ...extra, line: { color: ink, width: 1.6, ...extra.line },
   };
 }
 
@@ -44,16 +45,18 @@ function nearest(steps, values, step) {
   return values.find((value) => value !== null) ?? null;
 }
 
-function markTraces(marks, yOf, yaxis, size = 9) {
+// What matters most lies on top.
+function markTraces(marks, yOf, yaxis, size) {
   const traces = [];
-  for (const outcome of RANK) {
+  const isDense = marks.length > MOST_ON_CURVE;
+  for (const outcome of [...RANK].reverse()) {
     const own = marks.filter((mark) => mark.outcome === outcome);
     if (!own.length) continue;
     const { color: ink, symbol } = outcomeOf(outcome);
     const isOpen = symbol.endsWith("open");
     traces.push({
       x: own.map((mark) => mark.step), y: own.map(yOf), yaxis, mode: "markers", cliponaxis: false,
-      marker: { color: color(ink), size, symbol, line: { color: isOpen ? color(ink) : color("card"), width: isOpen ? 1.5 : 1 } },
+      marker: { color: color(ink), size: isDense ? 6 : size, symbol, line: { color: isOpen ? color(ink) : color("card"), width: isOpen ? 1.5 : isDense ? 0 : 1 } },
       text: own.map(markText), hovertemplate: "%{text}<extra></extra>", customdata: own.map((mark) => mark.rows[0].place),
     });
   }
@@ -84,19 +87,19 @@ function lossFigure(view, marks, scale) {
   const x = pick(curves.step);
   const layout = {
     margin: { l: 62, r: 14, t: 8, b: 38 }, xaxis: axis({ title: { text: "step", standoff: 4 }, anchor: "y3" }),
-    yaxis3: rateAxis({ domain: [0, rateTop], title: { text: "learning rate" }, anchor: "x" }),
+    yaxis3: rateAxis({ domain: [0, rateTop], title: { text: "learning rate", standoff: 8 }, anchor: "x" }),
   };
   const guarded = curves.effective.some((value, i) => value !== curves.lr[i]);
   data.push(line(x, pick(curves.lr), "learning rate", color("grey"), { yaxis: "y3", line: { dash: guarded ? "dot" : "solid", width: guarded ? 1.6 : 2 } }));
   if (guarded) data.push(line(x, pick(curves.effective), "with the guard's factor", color("blue"), { yaxis: "y3", line: { width: 2 } }));
   if (hasLoss) {
     const isLog = scale === "log" && curves.loss.every((value) => value === null || value > 0);
-    const own = { domain: [lossBottom, lossTop], title: { text: "loss" }, anchor: "x" };
+    const own = { domain: [lossBottom, lossTop], title: { text: "loss", standoff: 8 }, anchor: "x" };
     const range = sharedRange(DATA.runs, "loss", isLog);
     layout.yaxis = isLog ? logAxis(range, own) : axis({ ...own, range, nticks: 7 });
     data.push(line(x, pick(curves.loss), "loss", color("blue"), { line: { width: 1.7 } }));
     const acts = shown.filter((mark) => !["told", "not_done"].includes(mark.outcome));
-    data.push(...markTraces(acts, (mark) => nearest(curves.step, curves.loss, mark.step), "y"));
+    if (acts.length <= MOST_ON_CURVE) data.push(...markTraces(acts, (mark) => nearest(curves.step, curves.loss, mark.step), "y", 9));
   }
   if (lanes.length) {
     layout.yaxis2 = axis({
@@ -124,7 +127,7 @@ function lossChart(view, rows, openRow) {
   walkable(host, marks, openRow);
   const positive = values.every((value) => value === null || value > 0) && values.some((value) => value !== null);
   const scales = positive ? choice("Loss axis", [["log", "logarithmic"], ["linear", "linear"]], scale, (value) => { scale = value; host.redraw(); }) : null;
-  return el("div", {}, el("div", { class: "controls" }, spanChoice(view), scales), outcomeLegend(rows), figure);
+  return el("div", {}, controls(spanChoice(view), scales), outcomeLegend(rows), figure);
 }
 
 // With the keyboard: left and right go from mark to mark, Enter opens its row.
@@ -188,8 +191,8 @@ function normFigure(view) {
     { ...band, x, y: pick(curves.low) }, { ...band, x, y: pick(curves.high), fill: "tonexty", fillcolor: color("sky", 0.25) },
     line(x, median, "usual", color("sky"), { line: { width: 1.2 } }),
   ];
+  data.push(line(x, norm.map((value) => (isPositive(value) ? value : null)), "gradient norm", color("blue"), { line: { width: x.length > 2000 ? 1 : 1.6 } }));
   alarm.ratios.forEach((ratio, i) => data.push(line(x, times(ratio), `${number(ratio)} times the usual`, color(i ? "red" : "orange"), { line: { width: 1.4, dash: i ? "solid" : "dash" } })));
-  data.push(line(x, norm.map((value) => (isPositive(value) ? value : null)), "gradient norm", color("blue")));
   const clipped = x.map((_, i) => i).filter((i) => clip[i] !== null && clip[i] < 1 && isPositive(norm[i]));
   if (clipped.length) {
     data.push({

@@ -3,18 +3,36 @@
 
 const PARTS = [["4", "largest"], ["2", "median"], ["0", "smallest"]];
 
+// The same colours for all runs, so that what stands side by side can be compared.
+const heatRange = (() => {
+  const known = {};
+  return (part) => {
+    if (!known[part]) {
+      const logs = [];
+      for (const run of DATA.runs) {
+        const norms = sketchOf(run.norms);
+        for (let layer = 0; norms && layer < norms.series; layer++) {
+          for (const value of norms.row(part, layer)) if (value > 0 && value < Infinity) logs.push(Math.log10(value));
+        }
+      }
+      const sorted = Float64Array.from(logs).sort();
+      const low = sorted.length ? sorted[Math.floor(sorted.length * 0.005)] : 0;
+      known[part] = [low, sorted.length ? Math.max(sorted[sorted.length - 1], low + 0.5) : 1];
+    }
+    return known[part];
+  };
+})();
+
 function heatFigure(view, norms, part) {
   const { layers } = view.run;
   const values = layers.map((_, layer) => norms.row(part, layer));
   const z = values.map((row) => row.map((value) => (value > 0 && value < Infinity ? Math.log10(value) : value === 0 ? -99 : null)));
-  const logs = Float64Array.from(z.flat().filter((value) => value !== null && value > -99)).sort();
-  const zmin = logs.length ? logs[Math.floor(logs.length * 0.005)] : 0;
-  const zmax = logs.length ? Math.max(logs[logs.length - 1], zmin + 0.5) : 1;
+  const [zmin, zmax] = heatRange(part);
   const height = layerHeight(layers.length);
   const map = { type: "heatmap", x: norms.edges(), y: layers.map(plain) };
   const data = [{
     ...map, z, zmin, zmax, colorscale: "Cividis", customdata: values, hovertemplate: "%{y}<br>step %{x:.0f}: norm %{customdata:.3~g}<extra></extra>",
-    colorbar: { thickness: 10, outlinewidth: 0, len: 0.9, tickprefix: "10<sup>", ticksuffix: "</sup>", tickfont: { size: 11 }, nticks: 6, x: 1.005, xpad: 4 },
+    colorbar: { thickness: 10, outlinewidth: 0, len: 0.9, tickprefix: "10<sup>", ticksuffix: "</sup>", tickfont: { size: 11 }, dtick: zmax - zmin > 1.6 ? Math.ceil((zmax - zmin) / 7) : 0.5, x: 1.005, xpad: 4 },
   }];
   if (values.some((row) => row.includes(Infinity))) {
     const odd = values.map((row) => row.map((value) => (value === Infinity ? 1 : null)));
@@ -117,7 +135,7 @@ function evolutionFigure(view, sketches) {
   const lines = Math.ceil(names.length / columns);
   const layout = { margin: { l: 62, r: 14, t: 22, b: 36 }, annotations: [], grid: undefined };
   const data = [];
-  const gap = { x: 0.09, y: 0.2 / lines };
+  const gap = { x: 0.09, y: (columns === 1 ? 0.28 : 0.2) / lines };
   names.forEach((name, place) => {
     const [row, column] = [Math.floor(place / columns), place % columns];
     const width = (1 - gap.x * (columns - 1)) / columns;
@@ -141,7 +159,7 @@ function evolutionFigure(view, sketches) {
     if (odd.length) {
       data.push({ ...own, x: odd, y: odd.map(() => Math.max(1e-12, ...clean(sketch.row(4, view.layer)).filter((v) => v !== null))), mode: "markers", marker: { color: color("red"), symbol: "triangle-up", size: 8 }, hovertemplate: "step %{x}<br>not finite<extra></extra>" });
     }
-    layout[`xaxis${suffix}`] = axis({ domain: x, anchor: `y${suffix}`, ...(place ? { matches: "x" } : {}), showticklabels: row === lines - 1 || columns === 1, nticks: 6 });
+    layout[`xaxis${suffix}`] = axis({ domain: x, anchor: `y${suffix}`, ...(place ? { matches: "x" } : {}), showticklabels: row === lines - 1, nticks: 6 });
     const known = [0, 4].flatMap((end) => clean(sketch.row(end, view.layer))).filter((value) => value !== null);
     const range = known.length ? [Math.log10(Math.min(...known)) - 0.1, Math.log10(Math.max(...known)) + 0.1] : undefined;
     const side = { domain: [top - height, top], anchor: `x${suffix}` };

@@ -25,7 +25,7 @@ function updatesFigure(view, ratios) {
       margin: { l: 62, r: 14, t: 8, b: 38 }, xaxis: axis({ title: { text: "step", standoff: 4 } }),
       yaxis: logAxis(ratioRange([...level(0), ...level(4), guide]), { title: { text: "update / weight" } }),
       shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: guide, y1: guide, line: { color: color("green"), width: 1.5, dash: "dash" } }],
-      annotations: [{ xref: "paper", x: 1, y: Math.log10(guide), text: "10<sup>−3</sup> is usual", showarrow: false, xanchor: "right", yanchor: "bottom", font: { color: color("green"), size: 11 } }],
+      annotations: [{ xref: "paper", x: 0.005, y: Math.log10(guide), text: "10<sup>−3</sup> is usual", showarrow: false, xanchor: "left", yanchor: "bottom", font: { color: color("green"), size: 11 } }],
     },
   };
 }
@@ -121,6 +121,7 @@ function sizeTicks(places, size, room) {
 function histogramFigure(view, told, probe) {
   const { rows, places, size } = histogramRows(view, told);
   const isNarrow = innerWidth < 640 || DATA.runs.length > 1;
+  const room = innerWidth < 640 ? 5 : 9;
   const range = (k) => (k === 0 ? "around 0" : `${k < 0 ? "−" : ""}${number(size(k), 3)} and ${number(size(Math.abs(k) + 1), 3)} in size`);
   const percent = (row) => row.map((share) => share * 100);
   const data = [
@@ -136,7 +137,7 @@ function histogramFigure(view, told, probe) {
     data, height: isNarrow ? 560 : 340,
     layout: {
       margin: { l: 52, r: 12, t: 8, b: 46 }, bargap: 0.05,
-      xaxis: axis({ domain: split.x, anchor: "y", title: { text: "size of an entry", standoff: 4 }, ...sizeTicks(places, size, 9), tickangle: 0, zeroline: false, fixedrange: true }),
+      xaxis: axis({ domain: split.x, anchor: "y", title: { text: "size of an entry", standoff: 4 }, ...sizeTicks(places, size, room), tickangle: 0, zeroline: false, fixedrange: true }),
       yaxis: axis({ domain: split.y, anchor: "x", title: { text: "% of entries" }, fixedrange: true }),
       xaxis2: axis({ domain: split.x2, anchor: "y2", type: "category", title: { text: "step of the probe", standoff: 4 }, nticks: 7, tickangle: 0, showgrid: false, fixedrange: true }),
       yaxis2: axis({ domain: split.y2, anchor: "x2", ...sizeTicks(places, size, 9), showgrid: false, zeroline: false, fixedrange: true }),

@@ -59,7 +59,7 @@ class ActionTable {
     const id = `run${this.view.index}-row${row.place}`;
     const button = el("button", { type: "button", class: "expand", id, "aria-expanded": String(isOpen), onclick: () => this.toggle(row) }, el("i", { "aria-hidden": "true" }, "▸"), number(row.step));
     const done = row.outcome === "not_done" ? [row.remedy ? `${row.remedy}: ` : "", row.summary] : [el("b", {}, row.remedy), row.outcome === "told" || !row.summary ? "" : `: ${row.summary}`];
-    const line = el("tr", { class: "row" }, el("td", {}, button), el("td", {}, row.diagnosis), el("td", { class: row.layer ? null : "none" }, row.layer ? el("code", {}, row.layer) : "–"), el("td", {}, done), el("td", {}, verdict(row.outcome)));
+    const line = el("tr", { class: "row" }, el("td", {}, button), el("td", {}, row.diagnosis), el("td", { class: row.layer ? null : "none" }, row.layer ? el("code", {}, breakable(row.layer)) : "–"), el("td", {}, done), el("td", {}, verdict(row.outcome)));
     return isOpen ? [line, el("tr", { class: "detail" }, el("td", { class: "detail-cell", colspan: COLUMNS.length }, this.details(row)))] : [line];
   }
 
@@ -99,7 +99,7 @@ class ActionTable {
     if (finding) {
       const [value, baseline, threshold, window] = finding.numbers;
       blocks.push(part("Found", el("p", {}, finding.message || row.diagnosis), finding.follows ? el("p", {}, `Follows from ${text(finding.follows[0])} at step ${number(finding.follows[1])}.`) : null, finding.advice === null ? null : el("p", {}, el("b", {}, "What to do: "), text(finding.advice))));
-      const named = finding.layers.map((place, i) => [i ? ", " : "", el("code", {}, text(place))]);
+      const named = finding.layers.map((place, i) => [i ? ", " : "", el("code", {}, breakable(text(place)))]);
       blocks.push(part("Evidence", pairs([
         ["severity", text(finding.severity)], [text(finding.statistic), value === null ? null : number(value)],
         ["usual", baseline === null ? null : number(baseline) + (window ? ` over ${number(window)} steps` : "")], ["alarm from", threshold === null ? null : number(threshold)],

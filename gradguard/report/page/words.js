@@ -15,8 +15,8 @@ function hero(run) {
     el(DATA.runs.length === 1 ? "h1" : "h3", {}, run.headline),
     el("p", { class: "facts-line" }, parts.map(([value, noun]) => el("span", {}, el("b", {}, value), noun))),
     run.answers.length ? el("div", { class: "answers" }, run.answers.map(({ question, answer, detail, tone }) => el(
-      "div", { class: `answer ${tone}` }, el("p", { class: "question" }, question),
-      el("p", { class: "reply" }, el("span", { class: `tone-${tone}`, "aria-hidden": "true" }, `${ANSWER_SIGN[tone]} `), answer), el("p", { class: "detail" }, detail),
+      "div", { class: `answer ${tone}` }, el("p", { class: "question" }, el("span", { class: `tone-${tone}`, "aria-hidden": "true" }, `${ANSWER_SIGN[tone]} `), question),
+      el("p", { class: "reply" }, breakable(answer)), el("p", { class: "detail" }, breakable(shortened(detail, 150))),
     ))) : null,
     closest(run),
     run.notes.length ? el("div", {}, el("h3", {}, "Notes"), el("ul", { class: "notes" }, run.notes.map((note) => el("li", {}, note)))) : null,
@@ -42,7 +42,7 @@ function chainOf(chain) {
 
 function episodeCard(episode, view, showSpan) {
   const { first, last, chain, before, where, more, suspect, did, worked, advice, alike } = episode;
-  const layers = where.map((name, place) => [place ? ", " : "", el("code", {}, name)]);
+  const layers = where.map((name, place) => [place ? ", " : "", el("code", {}, breakable(name))]);
   const link = layerLink(view, where);
   const done = did.map(({ remedy, count: times, summary }, place) => [
     place ? "; " : "", el("b", {}, remedy), times > 1 ? ` ${number(times)}×` : "", summary ? ` (${times > 1 ? "first: " : ""}${summary})` : "",
@@ -97,7 +97,7 @@ function efficacyTable({ efficacy }) {
     group = row.diagnosis;
     const numbers = [row.count, row.helped, row.no_effect, row.worse, row.unknown + row.waiting].map((value) => (value ? number(value) : "–"));
     const cells = [...numbers, share(row.loss_change), row.steps_to_recover === null ? "–" : number(Math.round(row.steps_to_recover))];
-    rows.push(el("tr", { class: "inner" }, el("td", {}, row.remedy || "(left alone)"), cells.map((cell) => el("td", { class: "number" }, cell))));
+    rows.push(el("tr", { class: "inner" }, el("td", {}, breakable(row.remedy || "(left alone)")), cells.map((cell) => el("td", { class: "number" }, cell))));
   }
   return el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, heads.map((head, i) => el("th", { scope: "col", class: i ? "number" : null }, head)))), el("tbody", {}, rows)));
 }
@@ -105,7 +105,7 @@ function efficacyTable({ efficacy }) {
 function withheldTable({ withheld }) {
   if (!withheld.length) return null;
   const heads = ["found", "remedy", "why not", "times", "steps", "mostly in"];
-  const rows = withheld.map(([diagnosis, remedy, reason, times, first, last, layer]) => el("tr", {}, el("td", {}, diagnosis), el("td", {}, remedy || "–"), el("td", {}, reason), el("td", { class: "number" }, number(times)), el("td", {}, first === last ? number(first) : `${number(first)}–${number(last)}`), el("td", {}, layer || "–")));
+  const rows = withheld.map(([diagnosis, remedy, reason, times, first, last, layer]) => el("tr", {}, el("td", {}, breakable(diagnosis)), el("td", {}, breakable(remedy || "–")), el("td", {}, reason), el("td", { class: "number" }, number(times)), el("td", {}, first === last ? number(first) : `${number(first)}–${number(last)}`), el("td", {}, breakable(layer || "–"))));
   return [el("h3", {}, "What was due and not done"), el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col", class: head === "times" ? "number" : null }, head)))), el("tbody", {}, rows)))];
 }
 
