@@ -38,9 +38,9 @@ def actions(run: Run, share: float = 1.0) -> dict[str, Any]:
         share: of the page that it may take, in (0, 1].
 
     Returns:
-        {"texts": [...], "rows": [[step, diagnosis, remedy, layer, outcome, summary, seq]], where diagnosis, remedy, layer,
-        outcome and summary are places in "texts"; "details": {place of a row: {...}}, "left_out": rows for which there
-        was no room}. Interventions go before what was not done, and the details of what is rare before the rest.
+        {"texts": [...], "rows": [[step, diagnosis, remedy, layer, outcome, summary, seq]], all but the first and last
+        of them places in "texts", "details": {place of a row: {...}}, "left_out": rows for which there was no room}.
+        Interventions go before what was not done, and the details of what is rare before the rest.
     """
     words = Words()
     records: list[Action] = sorted(

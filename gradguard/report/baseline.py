@@ -50,7 +50,9 @@ def alarm_of(policy: Mapping[str, Any]) -> Alarm:
         >>> alarm_of({"rules": [rule]})
         Alarm(window=30, ratios=(20.0, 100.0), clip=None)
     """
-    window, ratios, clip = WINDOW, (), None
+    window = WINDOW
+    ratios: tuple[float, ...] = ()
+    clip: float | None = None
     for rule in rules_of(policy):
         when = rule.get("when")
         for options in _options(when):

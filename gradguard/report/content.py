@@ -8,7 +8,7 @@ from gradguard.audit.read import Run
 from gradguard.audit.summary import Summary, summarise
 from gradguard.contracts import DIAGNOSES, REMEDIES
 from gradguard.printable import printable
-from gradguard.report.actions import actions, shown
+from gradguard.report.actions import Action, actions, shown
 from gradguard.report.answers import answers
 from gradguard.report.baseline import alarm_of
 from gradguard.report.curves import NUM_BUCKETS, curves
@@ -79,7 +79,7 @@ def describe(run: Run, title: str, share: float = 1.0) -> dict[str, Any]:
 
 
 def closest_call(drawn: dict[str, Any]) -> dict[str, float] | None:
-    """Return the drawn step at which the norm was highest above its level: {"step", "norm", "ratio"}; None if unknown."""
+    """Return {"step", "norm", "ratio"} of the drawn step whose norm was highest above its level; None if unknown."""
     ratios = [
         (norm / median, step, norm)
         for step, norm, median in zip(drawn["step"], drawn["norm"], drawn["median"], strict=True)
@@ -142,7 +142,8 @@ def _shapes(run: Run) -> dict[str, str]:
 
 def _glossary(run: Run) -> dict[str, str]:
     """Return what each diagnosis and remedy of the run means, of those that come with the package."""
-    named = {name for record in (*run.interventions, *run.withheld) for name in (record.diagnosis, record.remedy)}
+    records: list[Action] = [*run.interventions, *run.withheld]
+    named = {name for record in records for name in (record.diagnosis, record.remedy)}
     return {component.name: component.what for component in (*DIAGNOSES, *REMEDIES) if component.name in named}
 
 

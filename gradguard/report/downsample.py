@@ -55,9 +55,9 @@ def rows_near(centers: npt.ArrayLike, reach: int, num_rows: int, limit: int) -> 
 def _extremes(column: npt.NDArray[np.floating], width: int) -> list[Rows]:
     num_rows = len(column)
     num_buckets = -(-num_rows // width)
-    table = np.full(num_buckets * width, np.nan)
-    table[:num_rows] = column
-    table = table.reshape(num_buckets, width)
+    filled = np.full(num_buckets * width, np.nan)
+    filled[:num_rows] = column
+    table = filled.reshape(num_buckets, width)
     finite = np.isfinite(table)
     starts = np.arange(num_buckets, dtype=np.int64) * width
     has_values = finite.any(axis=1)

@@ -78,16 +78,13 @@ def episodes(run: Run) -> list[Episode]:
     gap = run.policy.get("horizon")
     acted = {(record.diagnosis, record.step) for record in run.interventions if record.remedy != TELLS}
     found = _group(run.findings, gap if isinstance(gap, int) else HORIZON, acted)
-    of = {}
-    for episode in found:
-        for finding in episode.findings:
-            of[finding.step, finding.diagnosis] = episode
-    for record in run.interventions:
-        if episode := of.get((record.step, record.diagnosis)):
-            episode.done.append(record)
-    for record in run.withheld:
-        if episode := of.get((record.step, record.diagnosis)):
-            episode.withheld.append(record)
+    home = {(finding.step, finding.diagnosis): episode for episode in found for finding in episode.findings}
+    for done in run.interventions:
+        if (done.step, done.diagnosis) in home:
+            home[done.step, done.diagnosis].done.append(done)
+    for due in run.withheld:
+        if (due.step, due.diagnosis) in home:
+            home[due.step, due.diagnosis].withheld.append(due)
     return _told_once(found)
 
 

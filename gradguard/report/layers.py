@@ -67,7 +67,9 @@ def update_ratios(run: Run, share: float = 1.0) -> dict[str, Any] | None:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
         rows = [updates.update_norms.astype(np.float64) / updates.weight_norms for _, updates in seen]
-    ratios = np.array([np.where(updates.weight_norms > 0, row, np.nan) for row, (_, updates) in zip(rows, seen)])
+    ratios = np.array(
+        [np.where(updates.weight_norms > 0, row, np.nan) for row, (_, updates) in zip(rows, seen, strict=True)]
+    )
     return told(_of_matrix([at for at, _ in seen], ratios, _stretches(NUM_PROBE_CELLS * share, num)))
 
 

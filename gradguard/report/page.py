@@ -57,7 +57,7 @@ def _data(value: Any) -> str:
 
 
 def _inline(script: str) -> str:
-    """Return a script as it may stand in HTML; in JavaScript "<\\/" is "</" in every text and pattern."""
+    r"""Return a script as it may stand in HTML: in JavaScript "<\/" means "</" in every text and pattern."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
@@ -66,4 +66,4 @@ def _sha256(script: str) -> str:
 
 
 def _file(name: str) -> str:
-    return files("gradguard.report").joinpath("page", name).read_text(encoding="utf-8")
+    return files("gradguard.report").joinpath("page").joinpath(name).read_text(encoding="utf-8")

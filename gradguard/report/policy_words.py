@@ -17,7 +17,10 @@ MAX_YAML = 100_000  # characters
 
 
 def policy_words(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {"facts": [[name, value]], "rules": [[name, when, do, [escalations], whether it only tells]], "yaml": all of it}.
+    """Return a policy in words.
+
+    Returns:
+        {"facts": [[name, value]], "rules": [[name, when, do, [escalations], whether it only tells]], "yaml": all of it}.
 
     Example:
         >>> rule = {"name": "r", "when": {"loss_spike": {"window": 50}}, "do": [{"skip_step": {}}]}

@@ -96,5 +96,6 @@ def _five(rows: npt.NDArray[np.floating]) -> FloatArray:
     ordered = np.sort(np.ascontiguousarray(_ranked(rows).T, dtype=np.float32), axis=1)  # NaN last
     counts = np.count_nonzero(ordered == ordered, axis=1)
     places = np.rint(np.array(QUANTILES)[:, None] * np.maximum(counts - 1, 0)).astype(np.int64)
-    five = np.take_along_axis(ordered, places.T, axis=1).T
-    return np.where(counts > 0, five, np.float32(np.nan))
+    five: FloatArray = np.take_along_axis(ordered, places.T, axis=1).T
+    five[:, counts == 0] = np.nan
+    return five

@@ -34,9 +34,9 @@ def tell(run: Run, line: Timeline, episode: Episode) -> dict[str, Any]:
 
     Returns:
         {"first", "last": steps, "chain": [{"diagnosis", "step", "follows"}], "critical": whether a finding was,
-        "happened": a sentence, "before": what came just before it, a sentence or "", "where": names of layers, "more": how many are not named, "suspect": a sentence or "",
-        "did": [{"remedy", "count", "summary"}], "worked": {"tone", "text"}, "advice": text or "",
-        "alike": {"count", "last"} or None}; all text printable.
+        "happened": a sentence, "before": what came just before it, "where": names of layers, "more": how many are not
+        named, "suspect": a layer that stood out instead, "did": [{"remedy", "count", "summary"}], "worked": {"tone",
+        "text"}, "advice", "alike": {"count", "last"} or None}; all text printable, "" where there is none.
     """
     root = episode.root
     where, more = _where(episode)
@@ -94,9 +94,8 @@ def _judged(outcomes: Sequence[Outcome | None]) -> dict[str, str]:
     if len(verdicts) == 1:
         text = "It made it worse." if worse else "It had no effect."
         return {"tone": "bad", "text": f"{text}{printable(reason)}"}
-    parts = [f"{helped:,} helped"] if helped else []
-    parts += [f"{count:,} had no effect"] if (count := verdicts.count("no_effect")) else []
-    parts += [f"{worse:,} made it worse"] if worse else []
+    counts = {"helped": helped, "had no effect": verdicts.count("no_effect"), "made it worse": worse}
+    parts = [f"{number:,} {words}" for words, number in counts.items() if number]
     tone = "mixed" if helped else "bad"
     return {"tone": tone, "text": f"Of {plural(len(verdicts), 'judged action')} {', '.join(parts)}.{printable(reason)}"}
 
@@ -114,7 +113,8 @@ def _before(run: Run, line: Timeline, episode: Episode) -> str:
     jump = rate_jump(run, line, episode.first)
     if jump is not None:
         times = jump.after / jump.before
-        return f"At step {jump.step:,} the learning rate rose {times:,.0f} times, from {jump.before:.3g} to {jump.after:.3g}."
+        rates = f"from {jump.before:.3g} to {jump.after:.3g}"
+        return f"At step {jump.step:,} the learning rate rose {times:,.0f} times, {rates}."
     cause = episode.root.follows
     if cause is None:
         return ""
