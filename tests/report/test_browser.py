@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from report.conftest import HOSTILE, NAN, PLATEAU, SPIKE, STEPS, Recording, healthy, sick
+from reported_runs import HOSTILE, NAN, PLATEAU, SPIKE, STEPS, Recording, healthy, sick
 
 from gradguard.report.write import write_report
 
@@ -11,10 +11,7 @@ from gradguard.report.write import write_report
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install -e '.[dev]')")
 pytest.importorskip("plotly", reason="needs plotly (pip install -e '.[dev]')")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)")
 QUIET = ["--no-sandbox", "--headless", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 QUIET += ["--disable-sync", "--no-first-run"]
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}

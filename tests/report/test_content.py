@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from report.conftest import HOSTILE, HOSTILE_IMAGE, NAMES, NAN, SPIKE, STEPS, Recording, sick
+from reported_runs import HOSTILE, HOSTILE_IMAGE, NAMES, NAN, SPIKE, STEPS, Recording, sick
 
 from gradguard.audit.read import read_run
 from gradguard.record.encode import to_json

