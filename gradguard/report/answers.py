@@ -62,7 +62,7 @@ def _where(told: Sequence[dict[str, Any]]) -> dict[str, str]:
     names = [name for name, _ in named.most_common(MAX_NAMED)]
     first = next(episode for episode in told if episode["where"] and episode["where"][0] == names[0])
     others = len(first["where"]) - 1 + first["more"]
-    detail = f"{plural(others, 'more layer')} with it" if others else "this layer alone"
+    detail = f"{plural(others, 'more layer')} with it" if others else "nothing else was named"
     if len(names) > 1:
         detail = "also " + ", ".join(names[1:])
     return _answer("Where?", names[0], detail, "open")

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gradguard.audit.read import Run
+from gradguard.printable import printable
 from gradguard.report.names import shown_names
 from gradguard.report.sketch import Sketch, sketch, told
 from gradguard.report.timeline import Timeline, timeline
@@ -67,9 +68,8 @@ def update_ratios(run: Run, share: float = 1.0) -> dict[str, Any] | None:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
         rows = [updates.update_norms.astype(np.float64) / updates.weight_norms for _, updates in seen]
-    ratios = np.array(
-        [np.where(updates.weight_norms > 0, row, np.nan) for row, (_, updates) in zip(rows, seen, strict=True)]
-    )
+    is_known = np.array([updates.weight_norms > 0 for _, updates in seen])
+    ratios = np.where(is_known, np.array(rows), np.nan)
     return told(_of_matrix([at for at, _ in seen], ratios, _stretches(NUM_PROBE_CELLS * share, num)))
 
 
@@ -95,16 +95,9 @@ def activations(run: Run, share: float = 1.0) -> dict[str, Any] | None:
     num_buckets = _stretches(NUM_PROBE_CELLS * share, len(kinds))
     return {
         "places": shown_names(kinds),
-        "kinds": shown_kinds(kinds.values()),
+        "kinds": [printable(str(kind)) for kind in kinds.values()],
         **{name: told(_of_matrix(at, table, num_buckets)) for name, table in tables.items()},
     }
-
-
-def shown_kinds(kinds: Any) -> list[str]:
-    """Return the kinds of places as text that can be shown."""
-    from gradguard.printable import printable
-
-    return [printable(str(kind)) for kind in kinds]
 
 
 def _of_matrix(steps: list[int], values: Matrix, num_buckets: int) -> Sketch:

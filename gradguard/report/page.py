@@ -13,7 +13,12 @@ from gradguard.record.encode import to_json
 
 
 GENERATOR = '<meta name="generator" content="gradguard report">'
-SCRIPTS = ("base", "theme", "chart", "marks", "curves", "layers", "probes", "words", "table", "main")
+SCRIPTS = (  # what every part needs, the charts, the words, and what puts the page together
+    *("base", "theme", "chart", "marks", "lines", "statistics"),
+    *("curves", "norm", "heat", "boxes", "evolution", "updates", "activations", "histograms"),
+    *("answers", "story", "table", "efficacy", "policy"),
+    "main",
+)
 
 
 def render(title: str, runs: Sequence[dict[str, Any]], plotly_js: str) -> str:

@@ -20,7 +20,7 @@ def policy_words(policy: Mapping[str, Any]) -> dict[str, Any]:
     """Return a policy in words.
 
     Returns:
-        {"facts": [[name, value]], "rules": [[name, when, do, [escalations], whether it only tells]], "yaml": all of it}.
+        {"facts": [[name, value]], "rules": [[name, when, do, [escalations], whether it only tells]], "yaml": text}.
 
     Example:
         >>> rule = {"name": "r", "when": {"loss_spike": {"window": 50}}, "do": [{"skip_step": {}}]}

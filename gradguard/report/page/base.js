@@ -23,7 +23,9 @@ function plain(text) {
 
 // A name as nodes that may break across lines behind its dots and underscores.
 function breakable(name) {
-  return String(name).split(/(?<=[._/])/).flatMap((part, place) => (place ? [document.createElement("wbr"), part] : [part]));
+  return String(name)
+    .split(/(?<=[._/])/)
+    .flatMap((part, place) => (place ? [document.createElement("wbr"), part] : [part]));
 }
 
 function number(value, digits = 4) {
@@ -33,13 +35,17 @@ function number(value, digits = 4) {
   if (Number.isInteger(value) && Math.abs(value) < 1e7) return value.toLocaleString("en");
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) {
-    return value.toExponential(digits - 2).replace(/\.?0+e/, "e").replace("e+", "e");
+    return value
+      .toExponential(digits - 2)
+      .replace(/\.?0+e/, "e")
+      .replace("e+", "e");
   }
   return String(Number(value.toPrecision(digits)));
 }
 
 const count = (value, noun, nouns = noun + "s") => `${value.toLocaleString("en")} ${value === 1 ? noun : nouns}`;
-const spanOfSteps = (first, last) => (first === last ? `step ${number(first)}` : `steps ${number(first)}–${number(last)}`);
+const spanOfSteps = (first, last) =>
+  first === last ? `step ${number(first)}` : `steps ${number(first)}–${number(last)}`;
 
 function duration(seconds) {
   if (seconds === null || !(seconds >= 0)) return "unknown time";

@@ -3,7 +3,10 @@
 
 const isTouch = matchMedia("(pointer: coarse)").matches;
 const CONFIG = {
-  displaylogo: false, responsive: true, scrollZoom: false, displayModeBar: isTouch ? false : "hover",
+  displaylogo: false,
+  responsive: true,
+  scrollZoom: false,
+  displayModeBar: isTouch ? false : "hover",
   modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
 };
 const nearScreen = new IntersectionObserver(
@@ -14,21 +17,37 @@ addEventListener("beforeprint", () => document.querySelectorAll(".chart").forEac
 
 function axis(extra = {}) {
   return {
-    gridcolor: color("grid"), linecolor: color("line"), zerolinecolor: color("grid"), tickcolor: color("line"),
-    ticks: "outside", ticklen: 4, automargin: true, ...extra,
+    gridcolor: color("grid"),
+    linecolor: color("line"),
+    zerolinecolor: color("grid"),
+    tickcolor: color("line"),
+    ticks: "outside",
+    ticklen: 4,
+    automargin: true,
+    ...extra,
   };
 }
 
 // A logarithmic axis with a label a decade, and more of them where it spans few.
 function logAxis(range, extra = {}) {
   const decades = range ? range[1] - range[0] : 3;
-  return axis({ type: "log", exponentformat: "power", dtick: decades > 10 ? Math.ceil(decades / 7) : decades > 1.2 ? 1 : "D2", ...(range ? { range } : {}), ...extra });
+  return axis({
+    type: "log",
+    exponentformat: "power",
+    dtick: decades > 10 ? Math.ceil(decades / 7) : decades > 1.2 ? 1 : "D2",
+    ...(range ? { range } : {}),
+    ...extra,
+  });
 }
 
 function layoutOf(layout) {
   return {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, hovermode: "closest",
-    dragmode: isTouch ? false : "zoom", margin: { l: 56, r: 14, t: 10, b: 38 },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    showlegend: false,
+    hovermode: "closest",
+    dragmode: isTouch ? false : "zoom",
+    margin: { l: 56, r: 14, t: 10, b: 38 },
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("text") },
     hoverlabel: { bgcolor: color("card"), bordercolor: color("line"), font: { color: color("text") }, align: "left" },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: color("soft"), activecolor: color("accent") },
@@ -59,7 +78,8 @@ function chart(view, { label, caption, build, follows = [], isTimed = false, onC
     if (isTimed) host.on("plotly_relayout", (change) => chosen(view, change));
   };
   follows.forEach((what) => view.on(what, redraw));
-  if (isTimed && !follows.includes("span")) view.on("span", () => isDrawn && Plotly.relayout(host, { "xaxis.range": padded(view.shownSpan) }));
+  if (isTimed && !follows.includes("span"))
+    view.on("span", () => isDrawn && Plotly.relayout(host, { "xaxis.range": padded(view.shownSpan) }));
   themeListeners.push(redraw);
   return el("figure", {}, host, caption ? el("figcaption", {}, caption) : null);
 }
@@ -88,9 +108,18 @@ function layerAxis(names, height, extra = {}) {
   const each = Math.max(1, Math.ceil((names.length * 12) / height));
   const kept = names.filter((_, i) => i % each === 0);
   return axis({
-    type: "category", categoryorder: "array", categoryarray: names.map(plain), tickvals: kept.map(plain),
-    ticktext: kept.map((name) => plain(shortened(name, room))), range: [names.length - 0.5, -0.5],
-    fixedrange: true, ticks: "", showgrid: false, zeroline: false, tickfont: { size: 10.5 }, ...extra,
+    type: "category",
+    categoryorder: "array",
+    categoryarray: names.map(plain),
+    tickvals: kept.map(plain),
+    ticktext: kept.map((name) => plain(shortened(name, room))),
+    range: [names.length - 0.5, -0.5],
+    fixedrange: true,
+    ticks: "",
+    showgrid: false,
+    zeroline: false,
+    tickfont: { size: 10.5 },
+    ...extra,
   });
 }
 
@@ -110,7 +139,8 @@ function controls(...items) {
 
 function choice(label, options, value, onChange) {
   const select = el(
-    "select", { onchange: () => onChange(select.value) },
+    "select",
+    { onchange: () => onChange(select.value) },
     options.map(([key, text]) => el("option", { value: key, selected: key === value }, text)),
   );
   return el("label", {}, label, select);

@@ -12,7 +12,8 @@ const OUTCOMES = {
   not_done: { text: "not done", color: "grey", symbol: "circle-open", sign: "○", tone: "open" },
 };
 const RANK = Object.keys(OUTCOMES);
-const outcomeOf = (name) => OUTCOMES[name] ?? { text: name, color: "grey", symbol: "circle-open", sign: "○", tone: "open" };
+const outcomeOf = (name) =>
+  OUTCOMES[name] ?? { text: name, color: "grey", symbol: "circle-open", sign: "○", tone: "open" };
 
 function verdict(name) {
   const { text, sign, tone } = outcomeOf(name);
@@ -22,7 +23,12 @@ function verdict(name) {
 // Rows of the table as objects, and the marks of a chart: what was done about one diagnosis at one step is one mark.
 function actionRows({ texts, rows }) {
   return rows.map(([step, diagnosis, remedy, layer, outcome, summary], place) => ({
-    place, step, diagnosis: texts[diagnosis], remedy: texts[remedy], layer: texts[layer], outcome: texts[outcome],
+    place,
+    step,
+    diagnosis: texts[diagnosis],
+    remedy: texts[remedy],
+    layer: texts[layer],
+    outcome: texts[outcome],
     summary: texts[summary],
   }));
 }
@@ -43,11 +49,20 @@ function marksOf(rows) {
 }
 
 function markText(mark) {
-  const lines = mark.rows.slice(0, 4).map((row) => `${row.remedy || "no remedy"}: ${shortened(row.summary || "told", 70)}`);
+  const lines = mark.rows
+    .slice(0, 4)
+    .map((row) => `${row.remedy || "no remedy"}: ${shortened(row.summary || "told", 70)}`);
   if (mark.rows.length > 4) lines.push(`and ${mark.rows.length - 4} more`);
   const layer = mark.rows.find((row) => row.layer)?.layer;
-  return [`step ${mark.step}: ${mark.diagnosis}`, layer ? `in ${shortened(layer, 70)}` : "", ...lines,
-    outcomeOf(mark.outcome).text].filter(Boolean).map(plain).join("<br>");
+  return [
+    `step ${mark.step}: ${mark.diagnosis}`,
+    layer ? `in ${shortened(layer, 70)}` : "",
+    ...lines,
+    outcomeOf(mark.outcome).text,
+  ]
+    .filter(Boolean)
+    .map(plain)
+    .join("<br>");
 }
 
 // Of many marks in view those that can be told apart: one of a kind for each place on the screen, none of a kind lost.
@@ -66,5 +81,9 @@ function thinned(marks, [from, to]) {
 
 function outcomeLegend(rows) {
   const names = [...new Set(rows.map((row) => row.outcome))].sort((a, b) => RANK.indexOf(a) - RANK.indexOf(b));
-  return el("div", { class: "legend" }, names.map((name) => verdict(name)));
+  return el(
+    "div",
+    { class: "legend" },
+    names.map((name) => verdict(name)),
+  );
 }

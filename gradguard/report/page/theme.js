@@ -11,7 +11,9 @@ colorProbe.hidden = true;
 document.body.append(colorProbe);
 function color(name, alpha = 1) {
   colorProbe.style.color = `var(--${name})`;
-  const [red, green, blue] = getComputedStyle(colorProbe).color.match(/[\d.]+/g).map(Number);
+  const [red, green, blue] = getComputedStyle(colorProbe)
+    .color.match(/[\d.]+/g)
+    .map(Number);
   return `rgba(${red},${green},${blue},${alpha})`;
 }
 
