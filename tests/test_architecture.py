@@ -15,6 +15,7 @@ import typer
 import gradguard
 from gradguard import cli
 from gradguard.contracts import DIAGNOSES, REMEDIES
+from gradguard.report.page import SCRIPTS
 
 
 if sys.version_info >= (3, 11):
@@ -115,7 +116,7 @@ FLOORS = (
     {"inner_evaluations", "resume", "deferred", "giving_up"},
     {"guard"},
     {"attach"},
-    {"demo"},
+    {"demo", "report"},
     {"cli"},
     {"__main__"},
 )
@@ -327,6 +328,7 @@ COMMANDS = {
     "init": ["path", "--force"],
     "preflight": ["target", "--overfit", "--skip", "--json"],
     "schema": ["name"],
+    "report": ["runs", "--output", "-o", "--name"],
     "show": ["run", "--step", "--name", "--json"],
     "tune": ["runs", "--output", "-o", "--policy", "--margin", "--tighten", "--force", "--name", "--json"],
     "verify": ["run", "--head", "--name", "--json"],
@@ -351,6 +353,7 @@ def test_types_presets_and_the_starter_policy_are_shipped():
     assert wheel == {"packages": ["gradguard"]}
     ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").split() if line]
     shipped = [PACKAGE / "py.typed", PACKAGE / "policy" / "starter.yaml"]
+    shipped += [PACKAGE / "report" / "page" / name for name in ("page.html", "page.css", *(f"{s}.js" for s in SCRIPTS))]
     shipped += [
         PACKAGE / "policy" / "presets" / f"{name}.yaml"
         for name in ("default", "observe", "pretrain", "finetune", "rnn", "repair")

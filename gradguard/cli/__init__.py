@@ -32,6 +32,7 @@ COMMANDS = {
     "tune": "Find out how close healthy runs came to each threshold.",
     "compare": "Compare two runs step by step: where do they part?",
     "export": "Export what was recorded as CSV, JSON lines, Parquet or TensorBoard.",
+    "report": "Write one page about a run, or several, for the browser.",
     "verify": "Check that a record is complete and was not edited.",
     "explain": "Explain a diagnosis, a remedy or a sink.",
     "schema": "Print the JSON Schema of policies, of the record or of an exported table.",

@@ -1,0 +1,88 @@
+"use strict";
+// Dead units and saturated entries of every activation over time.
+
+const SEEN = { dead: "dead units", saturated: "saturated entries" };
+
+function activationFigure(view, sketches, name) {
+  const { places, kinds } = view.run.activations;
+  const sketch = sketches[name];
+  const seen = places.map((_, i) => sketch.row(4, i).filter(Number.isFinite));
+  const most = Math.max(...seen.map((values) => values.length));
+  // Inputs that are no ReLU's are told at the first probe only.
+  const rows = places
+    .map((_, i) => i)
+    .filter((i) => seen[i].length > 1 || seen[i].some((value) => value > 0) || (most === 1 && seen[i].length));
+  const names = rows.map((i) => `${places[i]} (${kinds[i]})`);
+  const height = Math.min(Math.max(rows.length * 22, 90), 620);
+  const z = rows.map((i) => sketch.row(4, i).map((value) => (Number.isFinite(value) ? value : null)));
+  const hasRoom = sketch.width <= 14 && height / rows.length >= 16 && innerWidth > 640;
+  return {
+    height: height + 60,
+    data: [
+      {
+        type: "heatmap",
+        x: sketch.edges(),
+        y: names.map(plain),
+        z,
+        zmin: 0,
+        zmax: 1,
+        colorscale: "Cividis",
+        xgap: 1,
+        ygap: 1,
+        text: z.map((row) => row.map((value) => (value === null ? "" : `${Math.round(value * 100)}%`))),
+        texttemplate: hasRoom ? "%{text}" : undefined,
+        hovertemplate: "%{y}<br>step %{x:.0f}: %{text}<extra></extra>",
+        colorbar: {
+          thickness: 10,
+          outlinewidth: 0,
+          tickformat: ".0%",
+          len: 0.95,
+          x: 1.005,
+          xpad: 4,
+          tickvals: [0, 0.5, 1],
+        },
+      },
+    ],
+    layout: {
+      margin: { l: 40, r: 10, t: 8, b: 38 },
+      xaxis: axis({ title: { text: "step", standoff: 4 }, showgrid: false, zeroline: false }),
+      yaxis: layerAxis(names, height),
+    },
+  };
+}
+
+function activationChart(view) {
+  const told = view.run.activations;
+  if (!told)
+    return el(
+      "p",
+      { class: "empty" },
+      "Activations were not looked at: no rule of the policy reads them, or the run ended before the first probe.",
+    );
+  const seen = {};
+  for (const name of Object.keys(SEEN)) {
+    const sketch = sketchOf(told[name]);
+    if (sketch && sketch.values.some(Number.isFinite)) seen[name] = sketch;
+  }
+  const names = Object.keys(seen);
+  if (!names.length) return el("p", { class: "empty" }, "No activation that can die or saturate was seen.");
+  let name = names[0];
+  const figure = chart(view, {
+    label: "Share of dead units or saturated entries of every activation over the steps",
+    isTimed: true,
+    build: () => activationFigure(view, seen, name),
+  });
+  const what =
+    names.length < 2
+      ? el("span", { class: "facts-line" }, SEEN[name])
+      : choice(
+          "Share of",
+          names.map((key) => [key, SEEN[key]]),
+          name,
+          (value) => {
+            name = value;
+            figure.querySelector(".chart").redraw();
+          },
+        );
+  return el("div", {}, controls(what), figure);
+}

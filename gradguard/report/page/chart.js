@@ -1,0 +1,154 @@
+"use strict";
+// One chart: drawn when it comes near the screen, again when the theme or what it depends on changes.
+
+const isTouch = matchMedia("(pointer: coarse)").matches;
+const CONFIG = {
+  displaylogo: false,
+  responsive: true,
+  scrollZoom: false,
+  displayModeBar: isTouch ? false : "hover",
+  modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
+};
+const nearScreen = new IntersectionObserver(
+  (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => entry.target.draw()),
+  { rootMargin: "500px" },
+);
+addEventListener("beforeprint", () => document.querySelectorAll(".chart").forEach((host) => host.draw()));
+
+function axis(extra = {}) {
+  return {
+    gridcolor: color("grid"),
+    linecolor: color("line"),
+    zerolinecolor: color("grid"),
+    tickcolor: color("line"),
+    ticks: "outside",
+    ticklen: 4,
+    automargin: true,
+    ...extra,
+  };
+}
+
+// A logarithmic axis with a label a decade, and more of them where it spans few.
+function logAxis(range, extra = {}) {
+  const decades = range ? range[1] - range[0] : 3;
+  return axis({
+    type: "log",
+    exponentformat: "power",
+    dtick: decades > 10 ? Math.ceil(decades / 7) : decades > 1.2 ? 1 : "D2",
+    ...(range ? { range } : {}),
+    ...extra,
+  });
+}
+
+function layoutOf(layout) {
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    showlegend: false,
+    hovermode: "closest",
+    dragmode: isTouch ? false : "zoom",
+    margin: { l: 56, r: 14, t: 10, b: 38 },
+    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("text") },
+    hoverlabel: { bgcolor: color("card"), bordercolor: color("line"), font: { color: color("text") }, align: "left" },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: color("soft"), activecolor: color("accent") },
+    ...layout,
+  };
+}
+
+// A chart in a figure. `build` returns {data, layout, height}; `follows` names what of the view it is redrawn for.
+// With `isTimed` its x axis is the step: it shows the view's span, and zooming it chooses the span.
+function chart(view, { label, caption, build, follows = [], isTimed = false, onClick = null }) {
+  const host = el("div", { class: "chart", role: "img", "aria-label": label });
+  host.style.minHeight = "240px";
+  let isDrawn = false;
+  const figure = () => {
+    const { data, layout, height } = build();
+    host.style.height = `${height}px`;
+    if (isTimed) layout.xaxis = { ...layout.xaxis, range: padded(view.shownSpan), autorange: false };
+    return [host, data, layoutOf({ ...layout, height }), CONFIG];
+  };
+  const redraw = () => isDrawn && Plotly.react(...figure());
+  host.redraw = redraw;
+  host.draw = () => {
+    if (isDrawn || !globalThis.Plotly) return;
+    isDrawn = true;
+    nearScreen.unobserve(host);
+    Plotly.newPlot(...figure());
+    if (onClick) host.on("plotly_click", (event) => onClick(event.points));
+    if (isTimed) host.on("plotly_relayout", (change) => chosen(view, change));
+  };
+  follows.forEach((what) => view.on(what, redraw));
+  if (isTimed && !follows.includes("span"))
+    view.on("span", () => isDrawn && Plotly.relayout(host, { "xaxis.range": padded(view.shownSpan) }));
+  themeListeners.push(redraw);
+  return el("figure", {}, host, caption ? el("figcaption", {}, caption) : null);
+}
+
+function padded([from, to]) {
+  const margin = Math.max(0.5, (to - from) * 0.01);
+  return [from - margin, to + margin];
+}
+
+function chosen(view, change) {
+  if (change["xaxis.autorange"]) return view.set("span", null);
+  const range = change["xaxis.range"] ?? [change["xaxis.range[0]"], change["xaxis.range[1]"]];
+  if (range[0] === undefined) return;
+  const [from, to] = [Math.ceil(range[0]), Math.floor(range[1])];
+  const [first, last] = view.whole;
+  const isWhole = from <= first && to >= last;
+  if (isWhole || to < from) return view.set("span", null);
+  const padding = padded(view.shownSpan);
+  if (Math.abs(padding[0] - range[0]) + Math.abs(padding[1] - range[1]) < 1e-6) return;
+  view.set("span", [Math.max(from, first), Math.min(to, last)]);
+}
+
+// Labels of layers on an axis, as many as there is room for, and no longer than there is.
+function layerAxis(names, height, extra = {}) {
+  const room = innerWidth < 640 ? 16 : 34;
+  const each = Math.max(1, Math.ceil((names.length * 12) / height));
+  const kept = names.filter((_, i) => i % each === 0);
+  return axis({
+    type: "category",
+    categoryorder: "array",
+    categoryarray: names.map(plain),
+    tickvals: kept.map(plain),
+    ticktext: kept.map((name) => plain(shortened(name, room))),
+    range: [names.length - 0.5, -0.5],
+    fixedrange: true,
+    ticks: "",
+    showgrid: false,
+    zeroline: false,
+    tickfont: { size: 10.5 },
+    ...extra,
+  });
+}
+
+// A name without its middle, a sentence without its end.
+function shortened(text, room) {
+  if (text.length <= room) return text;
+  if (text.includes(" ")) return `${text.slice(0, room - 1).trimEnd()}…`;
+  const head = Math.floor((room - 1) / 3);
+  return `${text.slice(0, head)}…${text.slice(text.length - (room - 1 - head))}`;
+}
+
+const layerHeight = (layers) => Math.min(Math.max(layers * 15, 150), 660);
+
+function controls(...items) {
+  return el("div", { class: "controls" }, ...items);
+}
+
+function choice(label, options, value, onChange) {
+  const select = el(
+    "select",
+    { onchange: () => onChange(select.value) },
+    options.map(([key, text]) => el("option", { value: key, selected: key === value }, text)),
+  );
+  return el("label", {}, label, select);
+}
+
+function layerChoice(view) {
+  const names = view.run.layers.map((name, i) => [String(i), name]);
+  const label = choice("Layer", names, String(view.layer), (value) => view.set("layer", Number(value)));
+  view.on("layer", () => (label.querySelector("select").value = String(view.layer)));
+  return label;
+}

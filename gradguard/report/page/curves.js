@@ -1,0 +1,181 @@
+"use strict";
+// Loss and learning rate over the steps, with a mark for everything that was found.
+
+const LANE = 24;
+const MOST_ON_CURVE = 250; // more marks would hide the curve
+// A step that stands between two others that are shown, for marks at steps whose own number is missing.
+function nearest(steps, values, step) {
+  let [low, high] = [0, steps.length - 1];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (steps[middle] < step) low = middle + 1;
+    else high = middle;
+  }
+  for (let i = low; i >= 0; i--) if (values[i] !== null) return values[i];
+  return values.find((value) => value !== null) ?? null;
+}
+
+// What matters most lies on top.
+function markTraces(marks, yOf, yaxis, size) {
+  const traces = [];
+  const isDense = marks.length > MOST_ON_CURVE;
+  for (const outcome of [...RANK].reverse()) {
+    const own = marks.filter((mark) => mark.outcome === outcome);
+    if (!own.length) continue;
+    const { color: ink, symbol } = outcomeOf(outcome);
+    const isOpen = symbol.endsWith("open");
+    traces.push({
+      x: own.map((mark) => mark.step),
+      y: own.map(yOf),
+      yaxis,
+      mode: "markers",
+      cliponaxis: false,
+      marker: {
+        color: color(ink),
+        size: isDense ? 6 : size,
+        symbol,
+        line: { color: isOpen ? color(ink) : color("card"), width: isOpen ? 1.5 : isDense ? 0 : 1 },
+      },
+      text: own.map(markText),
+      hovertemplate: "%{text}<extra></extra>",
+      customdata: own.map((mark) => mark.rows[0].place),
+    });
+  }
+  return traces;
+}
+
+// As many lanes in every run, so that what stands side by side has the same height.
+const numLanes = () => Math.max(...views.map((view) => new Set(view.run.actions.rows.map((row) => row[1])).size));
+
+function rateAxis(extra) {
+  const rates = DATA.runs.flatMap((run) => [...run.curves.lr, ...run.curves.effective]).filter(isPositive);
+  const isLog = rates.length && logOrNot(rates) === "log";
+  if (!isLog) return axis({ rangemode: "tozero", exponentformat: "e", nticks: 4, ...extra });
+  const range = [
+    Math.log10(rates.reduce((a, b) => Math.min(a, b))) - 0.2,
+    Math.log10(rates.reduce((a, b) => Math.max(a, b))) + 0.2,
+  ];
+  return { ...logAxis(range, extra), dtick: range[1] - range[0] > 3 ? 2 : 1 };
+}
+
+function lossFigure(view, marks, scale) {
+  const { curves } = view.run;
+  const lanes = [...new Set(marks.map((mark) => mark.diagnosis))];
+  const hasLoss = curves.loss.some((value) => value !== null);
+  const heights = { lanes: numLanes() * LANE, loss: hasLoss ? 250 : 0, rate: 110 };
+  const shown = thinned(marks, view.shownSpan);
+  const gap = 16;
+  const total = heights.lanes + heights.loss + heights.rate + (numLanes() ? gap : 0) + (hasLoss ? gap : 0);
+  const rateTop = heights.rate / total;
+  const lossBottom = (heights.rate + gap) / total;
+  const lossTop = (heights.rate + gap + heights.loss) / total;
+  const data = [];
+  const pick = (values) => view.drawnRows.map((i) => values[i]);
+  const x = pick(curves.step);
+  const layout = {
+    margin: { l: 62, r: 14, t: 8, b: 38 },
+    xaxis: axis({ title: { text: "step", standoff: 4 }, anchor: "y3" }),
+    yaxis3: rateAxis({ domain: [0, rateTop], title: { text: "learning rate", standoff: 8 }, anchor: "x" }),
+  };
+  const guarded = curves.effective.some((value, i) => value !== curves.lr[i]);
+  data.push(
+    line(x, pick(curves.lr), "learning rate", color("grey"), {
+      yaxis: "y3",
+      line: { dash: guarded ? "dot" : "solid", width: guarded ? 1.6 : 2 },
+    }),
+  );
+  if (guarded)
+    data.push(
+      line(x, pick(curves.effective), "with the guard's factor", color("blue"), { yaxis: "y3", line: { width: 2 } }),
+    );
+  if (hasLoss) {
+    const isLog = scale === "log" && curves.loss.every((value) => value === null || value > 0);
+    const own = { domain: [lossBottom, lossTop], title: { text: "loss", standoff: 8 }, anchor: "x" };
+    const range = sharedRange(DATA.runs, "loss", isLog);
+    layout.yaxis = isLog ? logAxis(range, own) : axis({ ...own, range, nticks: 7 });
+    data.push(line(x, pick(curves.loss), "loss", color("blue"), { line: { width: 1.7 } }));
+    const acts = shown.filter((mark) => !["told", "not_done"].includes(mark.outcome));
+    if (acts.length <= MOST_ON_CURVE)
+      data.push(...markTraces(acts, (mark) => nearest(curves.step, curves.loss, mark.step), "y", 9));
+  }
+  if (lanes.length) {
+    layout.yaxis2 = axis({
+      domain: [1 - heights.lanes / total, 1],
+      tickvals: lanes.map((_, i) => i),
+      ticktext: lanes.map((name) => plain(shortened(name, innerWidth < 640 ? 16 : 24))),
+      range: [numLanes() - 0.4, -0.6],
+      fixedrange: true,
+      zeroline: false,
+      ticks: "",
+      anchor: "x",
+    });
+    data.push(...markTraces(shown, (mark) => lanes.indexOf(mark.diagnosis), "y2", 10));
+  }
+  return { data, layout, height: total + 46 };
+}
+
+function lossChart(view, rows, openRow) {
+  const marks = marksOf(rows);
+  const values = DATA.runs.flatMap((run) => run.curves.loss);
+  let scale = logOrNot(values);
+  const figure = chart(view, {
+    label:
+      "Loss and learning rate over the steps, with what the guard found and did. Arrow keys move between its marks.",
+    build: () => lossFigure(view, marks, scale),
+    isTimed: true,
+    follows: marks.length > MOST_MARKS || view.isThinned ? ["span"] : [],
+    onClick: (points) => {
+      const point = points.find((one) => one.customdata !== undefined);
+      if (point) openRow(point.customdata);
+    },
+  });
+  const host = figure.querySelector(".chart");
+  walkable(host, marks, openRow);
+  const positive = values.every((value) => value === null || value > 0) && values.some((value) => value !== null);
+  const scales = positive
+    ? choice(
+        "Loss axis",
+        [
+          ["log", "logarithmic"],
+          ["linear", "linear"],
+        ],
+        scale,
+        (value) => {
+          scale = value;
+          host.redraw();
+        },
+      )
+    : null;
+  return el("div", {}, controls(spanChoice(view), scales), outcomeLegend(rows), figure);
+}
+
+// With the keyboard: left and right go from mark to mark, Enter opens its row.
+function walkable(host, marks, openRow) {
+  if (!marks.length) return;
+  const ordered = [...marks].sort((a, b) => a.step - b.step);
+  let place = -1;
+  host.tabIndex = 0;
+  host.setAttribute("role", "application");
+  host.addEventListener("keydown", (event) => {
+    const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (move) {
+      place = Math.min(Math.max(place + move, 0), ordered.length - 1);
+      const mark = ordered[place];
+      host.draw();
+      showMark(host, mark);
+      announce(`${place + 1} of ${ordered.length}. ${markText(mark).replaceAll("<br>", ". ")}`);
+      event.preventDefault();
+    } else if (event.key === "Enter" && place >= 0) {
+      openRow(ordered[place].rows[0].place);
+      event.preventDefault();
+    }
+  });
+}
+
+function showMark(host, mark) {
+  host.data.forEach((trace, curveNumber) => {
+    if (trace.yaxis !== "y2") return;
+    const pointNumber = (trace.customdata ?? []).indexOf(mark.rows[0].place);
+    if (pointNumber >= 0) Plotly.Fx.hover(host, [{ curveNumber, pointNumber }], ["xy2"]);
+  });
+}

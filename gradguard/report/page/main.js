@@ -1,0 +1,238 @@
+"use strict";
+// Puts the page together.
+
+const AROUND = 60; // steps shown on either side of what a reader asked to see
+
+const views = DATA.runs.map((run, index) => new View(run, index));
+
+// The layer to begin with: the one that most was found in, else the one with the largest gradient.
+function firstLayer(run) {
+  const votes = new Map();
+  for (const { where } of run.episodes) if (where.length) votes.set(where[0], (votes.get(where[0]) ?? 0) + 1);
+  for (const [name] of [...votes].sort((a, b) => b[1] - a[1])) {
+    const place = run.layers.indexOf(name);
+    if (place >= 0) return place;
+  }
+  return 0;
+}
+
+const parts = views.map((view) => {
+  const rows = actionRows(view.run.actions);
+  view.layer = firstLayer(view.run);
+  const showSpan = (first, last) => {
+    const [from, to] = view.whole;
+    const span = [Math.max(from, first - AROUND), Math.min(to, last + AROUND)];
+    view.set("span", span[0] <= from && span[1] >= to ? null : span);
+    document.getElementById("curves").scrollIntoView();
+    document.querySelectorAll("#curves .chart")[view.index]?.focus({ preventScroll: true });
+  };
+  const table = new ActionTable(view, rows, showSpan);
+  return { view, rows, table, showSpan };
+});
+
+const hasSteps = DATA.runs.some((run) => run.facts.steps);
+const hasActions = parts.some(({ rows }) => rows.length);
+const ZOOM = "Drag across a chart to zoom all of them.";
+const SECTIONS = [
+  {
+    id: "curves",
+    title: "Loss and learning rate",
+    lead:
+      (hasActions
+        ? "Every mark is something the guard found: colour and shape say what came of it. Click one, or walk to it with the arrow keys and press Enter, to read why. "
+        : "") + ZOOM,
+    draw: ({ view, rows, table }) => lossChart(view, rows, (place) => table.open(place)),
+    needsSteps: true,
+  },
+  {
+    id: "norm",
+    title: "Gradient norm",
+    lead: "How large the gradient was beside its own recent past. Above the thresholds the guard acts.",
+    draw: ({ view }) => normChart(view),
+    needsSteps: true,
+  },
+  {
+    id: "heat",
+    title: "Every layer over time",
+    lead: "Gradient norm of each parameter tensor, first layers on top: bright is large, dark is small. Trouble starts where a row changes first. Click a row to choose that layer below.",
+    draw: ({ view }) => heatChart(view),
+    needsSteps: true,
+  },
+  {
+    id: "interventions",
+    title: "Interventions",
+    lead: hasActions
+      ? "What was found and done, step by step. Open a row for the evidence, the decision, the change, and what came of it."
+      : "",
+    isWide: true,
+    draw: ({ view, rows, table }) => interventions(view, rows, table),
+    needsSteps: true,
+  },
+  {
+    id: "efficacy",
+    title: "What helped",
+    lead: "Every intervention is judged some steps later. Helped: the loss is where it was or lower, and the same did not come back, or so rarely that the run went on. Loss change and steps to recover are medians.",
+    isWide: true,
+    draw: ({ view }) => el("div", {}, efficacyTable(view.run), withheldTable(view.run)),
+    needsSteps: true,
+  },
+  {
+    id: "boxes",
+    title: "Every layer over the chosen steps",
+    lead: "Half of the values lie in a box, all of them between its whiskers. Layers that differ by orders of magnitude do not learn at the same pace.",
+    draw: ({ view }) => boxChart(view),
+    needsSteps: true,
+  },
+  {
+    id: "layer",
+    title: "One layer",
+    lead: "The gradient of one parameter tensor: its norm at every step, the others at the probes.",
+    draw: ({ view }) => evolutionChart(view),
+    needsSteps: true,
+  },
+  {
+    id: "updates",
+    title: "Updates beside weights",
+    lead: "Norm of one update over norm of the weights it changes. Far below 1e-3 hardly anything is learnt, far above it little is kept.",
+    draw: ({ view }) => updatesChart(view),
+    needsSteps: true,
+  },
+  {
+    id: "activations",
+    title: "Dead and saturated units",
+    lead: "A dead unit is 0 for every sample and learns nothing more; a saturated one is stuck where its activation is flat.",
+    draw: ({ view }) => activationChart(view),
+    needsSteps: true,
+  },
+  {
+    id: "histograms",
+    title: "Gradients at the probes",
+    lead: "How the entries of one gradient are spread over sign and size.",
+    draw: ({ view }) => histogramChart(view),
+    needsSteps: true,
+  },
+  { id: "policy", title: "The policy in force", lead: "", isWide: true, draw: ({ view }) => policyCard(view.run) },
+  { id: "environment", title: "Environment", lead: "", draw: ({ view }) => environment(view.run) },
+];
+const SHORT = {
+  story: "Story",
+  curves: "Loss",
+  norm: "Norm",
+  heat: "Layers",
+  interventions: "Interventions",
+  efficacy: "Efficacy",
+  boxes: "Boxes",
+  layer: "One layer",
+  updates: "Updates",
+  activations: "Units",
+  histograms: "Histograms",
+  policy: "Policy",
+  environment: "Setup",
+};
+
+function interventions(view, rows, table) {
+  if (!rows.length) return el("p", { class: "empty" }, "None: nothing was found that a rule had to act on.");
+  const { left_out: left } = view.run.actions;
+  return el(
+    "div",
+    {},
+    table.node,
+    left ? el("p", { class: "lead" }, `${count(left, "more row")} left out: there was no room for them.`) : null,
+  );
+}
+
+function environment(run) {
+  const facts = [
+    ["recorded in", run.path],
+    ["created", run.facts.created],
+    ...run.policy.facts.map(([name, value]) => [`policy: ${name}`, value]),
+  ];
+  return el("div", {}, el("div", { class: "two" }, factsTable(run.environment), factsTable(facts)));
+}
+
+function section(id, title, lead, content) {
+  return el(
+    "section",
+    { id, "aria-labelledby": `${id}-title` },
+    el("h2", { id: `${id}-title` }, title),
+    lead ? el("p", { class: "lead" }, lead) : null,
+    content,
+  );
+}
+
+function perRun(draw, isWide) {
+  const cards = parts.map((part) =>
+    el(
+      "div",
+      { class: "card" },
+      DATA.runs.length > 1 ? el("p", { class: "run-title" }, part.view.run.title) : null,
+      draw(part),
+    ),
+  );
+  return el("div", { class: isWide ? "" : "runs" }, cards);
+}
+
+const page = document.getElementById("page");
+page.append(el("div", { class: "runs" }, DATA.runs.map(hero)));
+if (DATA.runs.length > 1) page.append(section("comparison", "Side by side", "", comparison()));
+page.append(
+  section(
+    "story",
+    "What happened",
+    "",
+    el(
+      "div",
+      { class: "runs" },
+      parts.map(({ view, showSpan }) =>
+        el(
+          "div",
+          {},
+          DATA.runs.length > 1 ? el("p", { class: "run-title" }, view.run.title) : null,
+          story(view, showSpan),
+        ),
+      ),
+    ),
+  ),
+);
+const drawn = SECTIONS.filter(({ needsSteps }) => !needsSteps || hasSteps || hasActions);
+for (const { id, title, lead, draw, isWide } of drawn) page.append(section(id, title, lead, perRun(draw, isWide)));
+const words = glossary();
+if (words) page.append(section("words", "What the words mean", "", words));
+page.append(
+  el(
+    "p",
+    { class: "lead" },
+    el("br"),
+    "Written by gradguard report from the run's own record. gradguard verify checks that the record is complete and unchanged.",
+  ),
+);
+
+// The words are on the screen before the library that draws the charts, which takes most of the time, is even read.
+function drawCharts() {
+  const hosts = document.querySelectorAll(".chart");
+  if (hosts.length) {
+    const library = document.createElement("script");
+    library.textContent = document.getElementById("plotly").textContent;
+    document.head.append(library);
+    hosts.forEach((host) => nearScreen.observe(host));
+  }
+  performance.mark("charts");
+}
+
+const links = ["story", ...drawn.map(({ id }) => id)].map((id) => el("a", { href: `#${id}` }, SHORT[id]));
+document.getElementById("sections").append(...links);
+const inSight = new IntersectionObserver(
+  (entries) =>
+    entries
+      .filter((entry) => entry.isIntersecting)
+      .forEach((entry) =>
+        links.forEach((link) => {
+          if (link.hash === `#${entry.target.id}`) link.setAttribute("aria-current", "true");
+          else link.removeAttribute("aria-current");
+        }),
+      ),
+  { rootMargin: "-20% 0px -70% 0px" },
+);
+document.querySelectorAll("main > section").forEach((node) => inSight.observe(node));
+performance.mark("words");
+requestAnimationFrame(() => setTimeout(drawCharts));

@@ -1,0 +1,280 @@
+"use strict";
+// The table of interventions: filters, rows that open, and the way from a mark to its row and back.
+
+const PAGE_ROWS = 50;
+const COLUMNS = ["step", "found", "layer", "done", "outcome"];
+const FILTERS = [
+  ["diagnosis", "Diagnosis"],
+  ["remedy", "Remedy"],
+  ["layer", "Layer"],
+  ["outcome", "Outcome"],
+];
+
+class ActionTable {
+  constructor(view, rows, showSpan) {
+    Object.assign(this, { view, rows, showSpan, limit: PAGE_ROWS, opened: new Set(), chosen: {} });
+    this.withUndone = rows.every((row) => row.outcome === "not_done");
+    this.body = el("tbody");
+    this.count = el("p", { class: "lead", role: "status" });
+    this.more = el(
+      "button",
+      {
+        type: "button",
+        onclick: () => {
+          this.limit += 4 * PAGE_ROWS;
+          this.draw();
+        },
+      },
+      "Show more",
+    );
+    this.selects = FILTERS.map(([key, label]) => this.filter(key, label));
+    this.tick = el("input", {
+      type: "checkbox",
+      checked: this.withUndone,
+      onchange: () => {
+        this.withUndone = this.tick.checked;
+        this.draw();
+      },
+    });
+    const reset = el("button", { type: "button", onclick: () => this.reset() }, "Clear filters");
+    const hasUndone = rows.some((row) => row.outcome === "not_done");
+    this.node = el(
+      "div",
+      {},
+      el(
+        "div",
+        { class: "controls", role: "group", "aria-label": "Filters" },
+        this.selects,
+        hasUndone ? el("label", { class: "tick" }, this.tick, el("span", {}, "also what was not done")) : null,
+        reset,
+      ),
+      this.count,
+      el(
+        "table",
+        { class: "actions" },
+        el(
+          "thead",
+          {},
+          el(
+            "tr",
+            {},
+            COLUMNS.map((head) => el("th", { scope: "col" }, head)),
+          ),
+        ),
+        this.body,
+      ),
+      this.more,
+    );
+    this.draw();
+  }
+
+  filter(key, label) {
+    const counts = new Map();
+    for (const row of this.rows) counts.set(row[key], (counts.get(row[key]) ?? 0) + 1);
+    const entries = [...counts].sort((a, b) => b[1] - a[1]);
+    const text = (value) => (key === "outcome" ? outcomeOf(value).text : value || "(none named)");
+    const options = [
+      ["", "all"],
+      ...entries.map(([value, times], place) => [String(place), `${text(value)} (${number(times)})`]),
+    ];
+    const node = choice(label, options, "", (place) => {
+      this.chosen[key] = place === "" ? undefined : entries[Number(place)][0];
+      this.limit = PAGE_ROWS;
+      this.draw();
+    });
+    node.querySelector("select").dataset.filter = key;
+    return node;
+  }
+
+  reset() {
+    this.chosen = {};
+    this.selects.forEach((label) => (label.querySelector("select").value = ""));
+    this.draw();
+  }
+
+  matching() {
+    const wanted = Object.entries(this.chosen).filter(([, value]) => value !== undefined);
+    const wantsUndone = this.withUndone || this.chosen.outcome === "not_done";
+    return this.rows.filter(
+      (row) => (wantsUndone || row.outcome !== "not_done") && wanted.every(([key, value]) => row[key] === value),
+    );
+  }
+
+  draw() {
+    const rows = this.matching();
+    const shown = rows.slice(0, this.limit);
+    this.body.replaceChildren(...shown.flatMap((row) => this.lines(row)));
+    this.count.textContent = rows.length
+      ? `${count(rows.length, "row")}${rows.length > shown.length ? `, the first ${shown.length} shown` : ""}`
+      : "Nothing matches these filters.";
+    this.more.hidden = rows.length <= shown.length;
+  }
+
+  lines(row) {
+    const isOpen = this.opened.has(row.place);
+    const id = `run${this.view.index}-row${row.place}`;
+    const button = el(
+      "button",
+      { type: "button", class: "expand", id, "aria-expanded": String(isOpen), onclick: () => this.toggle(row) },
+      el("i", { "aria-hidden": "true" }, "▸"),
+      number(row.step),
+    );
+    const done =
+      row.outcome === "not_done"
+        ? [row.remedy ? `${row.remedy}: ` : "", row.summary]
+        : [el("b", {}, row.remedy), row.outcome === "told" || !row.summary ? "" : `: ${row.summary}`];
+    const line = el(
+      "tr",
+      { class: "row" },
+      el("td", {}, button),
+      el("td", {}, row.diagnosis),
+      el("td", { class: row.layer ? null : "none" }, row.layer ? el("code", {}, breakable(row.layer)) : "–"),
+      el("td", {}, done),
+      el("td", {}, verdict(row.outcome)),
+    );
+    return isOpen
+      ? [
+          line,
+          el("tr", { class: "detail" }, el("td", { class: "detail-cell", colspan: COLUMNS.length }, this.details(row))),
+        ]
+      : [line];
+  }
+
+  toggle(row) {
+    if (!this.opened.delete(row.place)) this.opened.add(row.place);
+    this.draw();
+    document.getElementById(`run${this.view.index}-row${row.place}`)?.focus({ preventScroll: true });
+  }
+
+  // Opens a row, whatever the filters say, and goes there.
+  open(place) {
+    const row = this.rows[place];
+    if (row.outcome === "not_done") this.withUndone = this.tick.checked = true;
+    if (!this.matching().includes(row)) this.reset();
+    this.limit = Math.max(this.limit, this.matching().indexOf(row) + 1);
+    this.opened.add(place);
+    this.draw();
+    const button = document.getElementById(`run${this.view.index}-row${place}`);
+    const line = button.closest("tr");
+    line.classList.add("is-target");
+    line.scrollIntoView({ block: "center" });
+    button.focus({ preventScroll: true });
+  }
+
+  details(row) {
+    const { details, texts } = this.view.run.actions;
+    const detail = details[row.place];
+    const back = el(
+      "button",
+      { type: "button", onclick: () => this.showSpan(row.step, row.step) },
+      "Show in the charts",
+    );
+    if (!detail) {
+      return el(
+        "div",
+        { class: "details" },
+        el(
+          "p",
+          { class: "wide" },
+          "There was no room for the evidence of every intervention. All of it: ",
+          el("code", {}, `gradguard show ${this.view.run.path} --step ${row.step}`),
+        ),
+        el("div", { class: "wide" }, back),
+      );
+    }
+    const text = (place) => texts[place];
+    const part = (title, ...content) => el("div", {}, el("h4", {}, title), ...content);
+    const pairs = (items) =>
+      el(
+        "dl",
+        { class: "pairs" },
+        items
+          .filter(([, value]) => value !== null && value !== undefined && value !== "")
+          .flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
+      );
+    const blocks = [];
+    const { finding, change, outcome } = detail;
+    if (finding) {
+      const [value, baseline, threshold, window] = finding.numbers;
+      blocks.push(
+        part(
+          "Found",
+          el("p", {}, finding.message || row.diagnosis),
+          finding.follows
+            ? el("p", {}, `Follows from ${text(finding.follows[0])} at step ${number(finding.follows[1])}.`)
+            : null,
+          finding.advice === null ? null : el("p", {}, el("b", {}, "What to do: "), text(finding.advice)),
+        ),
+      );
+      const named = finding.layers.map((place, i) => [i ? ", " : "", el("code", {}, breakable(text(place)))]);
+      blocks.push(
+        part(
+          "Evidence",
+          pairs([
+            ["severity", text(finding.severity)],
+            [text(finding.statistic), value === null ? null : number(value)],
+            ["usual", baseline === null ? null : number(baseline) + (window ? ` over ${number(window)} steps` : "")],
+            ["alarm from", threshold === null ? null : number(threshold)],
+            ...finding.evidence.map(([name, item]) => [text(name), number(item)]),
+          ]),
+          named.length ? el("p", {}, "In ", named, finding.more ? ` and ${number(finding.more)} more` : "") : null,
+        ),
+      );
+    }
+    const rung = detail.rung ? `, rung ${detail.rung} of its ladder` : "";
+    const why =
+      detail.rule === null
+        ? text(detail.reason)
+        : [`rule `, el("code", {}, text(detail.rule)), ` ${text(detail.reason)}${rung}`];
+    blocks.push(
+      part(
+        row.outcome === "not_done" ? "Why it was not done" : "Decision",
+        el("p", {}, why),
+        row.outcome === "not_done" ? el("p", {}, row.summary) : null,
+        detail.samples ? el("p", {}, `Samples: ${detail.samples}`) : null,
+      ),
+    );
+    if (change && change.length) {
+      const cell = (value) => el("td", { class: "number" }, value === undefined || value === null ? "" : number(value));
+      blocks.push(
+        part(
+          "Before and after",
+          el(
+            "table",
+            { class: "change" },
+            el(
+              "thead",
+              {},
+              el(
+                "tr",
+                {},
+                ["", "before", "after"].map((head, i) => el("th", { class: i ? "number" : null }, head)),
+              ),
+            ),
+            el(
+              "tbody",
+              {},
+              change.map(([name, before, after]) => el("tr", {}, el("td", {}, text(name)), cell(before), cell(after))),
+            ),
+          ),
+        ),
+      );
+    }
+    if (outcome) {
+      const [before, after, noise] = outcome.losses;
+      blocks.push(
+        part(
+          "Outcome",
+          el("p", {}, verdict(row.outcome), outcome.text ? `: ${outcome.text}` : ""),
+          pairs([
+            ["judged at step", number(outcome.step)],
+            ["loss before", number(before)],
+            ["loss since", number(after)],
+            ["usual noise", noise === null ? null : `± ${number(noise, 2)}`],
+          ]),
+        ),
+      );
+    }
+    return el("div", { class: "details" }, blocks, el("div", { class: "wide" }, back));
+  }
+}

@@ -1,0 +1,143 @@
+"""The words: what broke, in which layer, what was done, whether it worked."""
+
+import numpy as np
+import pytest
+from reported_runs import HOSTILE, NAN, PLATEAU, SPIKE, Recording
+
+from gradguard.audit.read import read_run
+from gradguard.records import Cause, Change, Finding, Intervention, Outcome
+from gradguard.report.content import describe
+from gradguard.report.episodes import episodes, most_telling
+from gradguard.report.suspects import rate_jump, suspect
+from gradguard.report.timeline import timeline
+
+
+def story_of(path):
+    return describe(read_run(path), "run")
+
+
+def test_a_sick_run_is_told_in_episodes(sick_run):
+    told = story_of(sick_run)["episodes"]
+    assert [(part["first"], part["last"]) for part in told] == [(SPIKE, SPIKE), (NAN, NAN + 2), (PLATEAU, PLATEAU)]
+    spike, nan, plateau = told
+    assert spike["where"] == [HOSTILE, "wte.weight"]
+    assert spike["more"] == 2
+    assert spike["did"] == [{"remedy": "clip_norm", "count": 1, "summary": f"norm of {HOSTILE} 100 -> 6"}]
+    assert spike["worked"]["tone"] == "good"
+    assert spike["advice"] == "Lower the learning rate."
+    assert nan["worked"] == {"tone": "bad", "text": "It had no effect. It came back."}
+    assert plateau["worked"]["tone"] == "open"
+
+
+def test_the_four_questions_are_answered(sick_run):
+    replies = {part["question"]: part for part in story_of(sick_run)["answers"]}
+    assert replies["What broke?"]["answer"] == "exploding_gradient, nonfinite, plateau"
+    assert replies["Where?"]["answer"] in (HOSTILE, "h.0.attention.weight")
+    assert replies["What did the guard do?"]["answer"] == "skip_step 2x, clip_norm 1x"
+    assert replies["Did it work?"]["answer"] == "In part: 1 of 2 helped"
+
+
+def test_a_healthy_run_says_so_and_how_close_it_came(healthy_run):
+    told = story_of(healthy_run)
+    assert told["episodes"] == []
+    assert told["answers"][0]["answer"] == "Nothing"
+    assert 1.0 < told["closest"]["ratio"] < 3.0
+
+
+def test_an_empty_run_has_no_answers(empty_run):
+    told = story_of(empty_run)
+    assert (told["answers"], told["episodes"], told["closest"]) == ([], [], None)
+
+
+def found(step, diagnosis="loss_spike", follows=None):
+    return Finding(diagnosis=diagnosis, step=step, follows=follows)
+
+
+def record(path, *parts):
+    """Record (finding, remedy, verdict or None) in order."""
+    run = Recording(path, ["a", "b"])
+    for finding, remedy, verdict in parts:
+        seq = run.write(
+            Intervention(
+                step=finding.step,
+                rule="r",
+                diagnosis=finding.diagnosis,
+                remedy=remedy,
+                finding=finding,
+                change=Change(summary="done"),
+            )
+        )
+        if verdict:
+            run.write(Outcome(step=finding.step + 20, of=seq, verdict=verdict, horizon=20))
+    return read_run(run.finish())
+
+
+def test_what_follows_from_something_left_alone_is_of_its_episode(tmp_path):
+    cause = Cause(diagnosis="vanishing_gradient", step=10)
+    parts = [(found(10, "vanishing_gradient"), "notify", None), (found(500, "plateau", cause), "notify", None)]
+    (episode,) = episodes(record(tmp_path / "run", *parts))
+    assert [(part.diagnosis, part.follows) for part in episode.chain] == [
+        ("vanishing_gradient", ""),
+        ("plateau", "vanishing_gradient"),
+    ]
+
+
+def test_what_comes_long_after_something_was_done_is_an_episode_of_its_own(tmp_path):
+    cause = Cause(diagnosis="loss_spike", step=10)
+    parts = [(found(10), "skip_step", "helped"), (found(500, "nonfinite", cause), "skip_step", "helped")]
+    assert len(episodes(record(tmp_path / "run", *parts))) == 2
+
+
+def test_what_went_alike_is_told_once(tmp_path):
+    parts = [(found(100 * number), "skip_step", "helped") for number in range(1, 9)]
+    parts.append((found(2000), "skip_step", "worse"))
+    first, other = episodes(record(tmp_path / "run", *parts))
+    assert (first.first, first.alike, first.last_alike) == (100, 7, 800)
+    assert other.first == 2000
+
+
+def test_what_did_not_help_is_told_before_the_rest(tmp_path):
+    parts = [(found(100 * number, f"d{number}"), "skip_step", "helped") for number in range(1, 9)]
+    parts.append((found(2000), "skip_step", "worse"))
+    told = most_telling(episodes(record(tmp_path / "run", *parts)), limit=2)
+    assert [episode.first for episode in told] == [100, 2000]
+
+
+@pytest.mark.parametrize(
+    ("remedy", "verdict", "tone"),
+    [
+        ("skip_step", "helped", "good"),
+        ("skip_step", "worse", "bad"),
+        ("skip_step", None, "open"),
+        ("notify", None, "open"),
+        ("stop", None, "bad"),
+    ],
+)
+def test_a_verdict_has_a_tone(tmp_path, remedy, verdict, tone):
+    run = record(tmp_path / "run", (found(10), remedy, verdict))
+    assert describe(run, "run")["episodes"][0]["worked"]["tone"] == tone
+
+
+def test_a_layer_that_stood_out_is_named_where_the_finding_names_none(tmp_path):
+    run = Recording(tmp_path / "run", ["a", "b", "c"])
+    for step in range(30):
+        scale = np.array([1.0, 40.0 if step == 29 else 1.0, 2.0])
+        run.step(step, scale=scale)
+    read = read_run(run.finish())
+    line = timeline(read.statistics["step"])
+    assert suspect(read, line, 29).name == "b"
+    assert suspect(read, line, 20) is None
+    assert suspect(read, line, 99) is None
+    assert suspect(read, line, 2) is None
+
+
+def test_a_learning_rate_that_jumped_just_before_is_told(tmp_path):
+    run = Recording(tmp_path / "run", ["a"])
+    for step in range(30):
+        run.step(step, lr=0.3 if step == 20 else 0.001)
+    read = read_run(run.finish())
+    line = timeline(read.statistics["step"])
+    jump = rate_jump(read, line, 22)
+    assert (jump.step, jump.before, jump.after) == (20, 0.001, 0.3)
+    assert rate_jump(read, line, 19) is None
+    assert rate_jump(read, line, 28) is None
