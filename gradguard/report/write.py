@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from gradguard.audit.read import Run, read_run, run_names
 from gradguard.errors import UsageError
-from gradguard.record.directory import INFO_FILE, write_atomically
+from gradguard.record.atomic_write import write_atomically
+from gradguard.record.directory import INFO_FILE
 from gradguard.report.content import describe
 from gradguard.report.names import shown_names
 from gradguard.report.page import GENERATOR, render
