@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
-from gradguard.cli import COMMANDS
+import written_run
+
+from gradguard.cli import COMMANDS, main
 from gradguard.contracts import DIAGNOSES, REMEDIES
 from gradguard.policy.load import load_policy, preset_names
 
@@ -37,3 +39,16 @@ def test_it_names_every_preset():
 def test_the_files_that_it_links_exist():
     for name in re.findall(r"examples/[0-9a-z_]+\.py", README):
         assert (Path(__file__).parent.parent / name).is_file()
+
+
+def test_what_it_shows_of_verify_is_what_verify_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    written_run.write_run("runs/exp1").finish()
+    assert main(["verify", "runs/exp1"]) == 0
+    said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    (shown,) = re.findall(r"```\n\$ gradguard verify runs/exp1\n(.*?)\n```", README, re.DOTALL)
+
+    def without_head(lines):
+        return [re.sub(r"\b[0-9a-f]{64}\b", "HASH", line) for line in lines]
+
+    assert without_head(shown.splitlines()) == without_head(said)
