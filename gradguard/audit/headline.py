@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gradguard.printable import short
+
 
 if TYPE_CHECKING:
     from gradguard.audit.summary import Summary
@@ -112,7 +114,7 @@ def _loss(summary: Summary) -> str:
     loss = summary.loss
     if loss.first is None or loss.median_last is None or loss.num_observed < 2:
         return ""
-    return f" The loss went from {loss.first:.3g} to {loss.median_last:.3g}."
+    return f" The loss went from {short(loss.first)} to {short(loss.median_last)}."
 
 
 def _ending(summary: Summary) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated
@@ -14,11 +15,13 @@ from gradguard.audit.efficacy import Efficacy
 from gradguard.audit.headline import plural, story_line
 from gradguard.audit.read import read_run
 from gradguard.audit.summary import ActionGroup, Summary, summarise
-from gradguard.cli.render import console, duration, facts, keep_whole, number, steps, table, text
+from gradguard.cli.render import REASONS, console, duration, facts, keep_whole, number, steps, table, text
 from gradguard.record.encode import to_json
 
 
 MAX_PROBLEMS = 10
+MAX_GROUPS = 40  # rows of one table
+USUAL = ("attached", "closed", "stopped", "failed")  # events that every run has; the status tells of them
 COUNTS = ["helped", "no\neffect", "worse", "not\nknown"]
 NUMBERS = ["loss\nchange", "steps to\nrecover"]
 INDENT = 2  # of a remedy under the diagnosis that it is for
@@ -52,6 +55,8 @@ def render_summary(summary: Summary) -> None:
     if summary.withheld:
         out.print()
         out.print(_groups("What it did not do", summary.withheld, "why not"))
+        reasons = dict.fromkeys(group.reason for group in summary.withheld[:MAX_GROUPS])
+        out.print(text("; ".join(f"{name}: {REASONS[name]}" for name in reasons if name in REASONS), style="dim"))
     notes = [f"internal error: {message}" for message in summary.internal_errors]
     if summary.is_torn:
         notes.append("the last record was cut off when the process died; everything before it is whole")
@@ -65,8 +70,15 @@ def render_summary(summary: Summary) -> None:
             out.print(text(f"* {note}"))
     if summary.interventions:
         out.print()
-        name = f" --name {summary.name}" if summary.name else ""
-        out.print(text("More about one of these steps: gradguard show RUN" + name + " --step N", style="dim"))
+        out.print(text(f"More about one of these steps: {_show(summary)}", style="dim"))
+
+
+def _show(summary: Summary) -> str:
+    """Return the command that shows the first step at which something was done."""
+    path, name = Path(summary.path), ""
+    if summary.name:
+        path, name = path.parent, f" --name {shlex.quote(summary.name)}"
+    return f"gradguard show {shlex.quote(str(path))}{name} --step {summary.interventions[0].first_step}"
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
@@ -95,8 +107,9 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         rows.append(("story", story_line(summary)))
     if summary.num_stale:
         rows.append(("stale", f"{plural(summary.num_stale, 'step')} with gradients left over from the step before"))
-    if summary.events:
-        rows.append(("events", ", ".join(f"{name} {count:,}x" for name, count in summary.events.items())))
+    events = {name: count for name, count in summary.events.items() if name not in USUAL}
+    if events:
+        rows.append(("events", ", ".join(f"{name} {count:,}x" for name, count in events.items())))
     return rows
 
 
@@ -106,7 +119,7 @@ def _groups(title: str, groups: tuple[ActionGroup, ...], why: str = "") -> Table
     keep_whole(result, 0, (group.diagnosis for group in groups))
     keep_whole(result, 1, (group.remedy for group in groups))
     keep_whole(result, 5, (group.reason for group in groups))
-    for group in groups:
+    for group in groups[:MAX_GROUPS]:
         result.add_row(
             text(group.diagnosis),
             text(group.remedy or "-"),
@@ -115,6 +128,8 @@ def _groups(title: str, groups: tuple[ActionGroup, ...], why: str = "") -> Table
             text(group.worst_parameter or "-"),
             *([text(group.reason)] if why else []),
         )
+    if len(groups) > MAX_GROUPS:
+        result.add_row(text(f"and {len(groups) - MAX_GROUPS:,} more, see --json"))
     return result
 
 
@@ -124,7 +139,7 @@ def _efficacy(rows: tuple[Efficacy, ...]) -> Group:
     result = table("Did it help", columns, right=frozenset(columns[1:]))
     for column in result.columns:
         column.vertical = "bottom"
-    for diagnosis, members in groupby(rows, key=lambda row: row.diagnosis):
+    for diagnosis, members in groupby(rows[:MAX_GROUPS], key=lambda row: row.diagnosis):
         result.add_row(text(diagnosis, style="bold"))
         for row in members:
             _add_row(result, row)

@@ -15,6 +15,19 @@ PIPED_WIDTH = 80
 MAX_TEXT = 1000  # characters of one name or sentence
 NAME_WIDTH = 20  # of the longest name that a shipped diagnosis or remedy has
 
+# Why an action was withheld, as the journal has it, in words.
+REASONS = {
+    "superseded": "another action at the same step took its place",
+    "dry_run": "mode observe changes nothing",
+    "cooldown": "the rule had acted shortly before and rests",
+    "budget": "the actions that the policy allows are spent",
+    "warmup": "the rule is not in force yet at this step",
+    "no_rule": "no rule of the policy acts on it",
+    "below_severity": "not serious enough for the rule",
+    "unavailable": "the remedy had nothing to work with",
+    "failed": "the remedy raised an error",
+}
+
 
 def console() -> Console:
     """Return the console of standard output: as wide as the terminal, 80 columns and plain when it is none."""

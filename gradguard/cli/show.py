@@ -12,13 +12,14 @@ from rich.text import Text
 from gradguard.audit.efficacy import ENDS, TELLS
 from gradguard.audit.read import read_run
 from gradguard.audit.step import ParameterNorms, StepReport, StepRow, describe_step
+from gradguard.cli.render import REASONS as WITHHELD
 from gradguard.cli.render import console, facts, number, table, text
 from gradguard.record.encode import to_json
 from gradguard.records import AnyRecord, Event, Finding, Intervention, Outcome, Withheld
 from gradguard.verdict import WORDS
 
 
-REASONS = {"fired": "fired", "escalated": "escalated", "gave_up": "gave up: the budget of the run is spent"}
+FIRED = {"fired": "fired", "escalated": "escalated", "gave_up": "gave up: the budget of the run is spent"}
 
 
 def show(
@@ -68,7 +69,7 @@ def _measured(row: StepRow) -> list[tuple[str, str]]:
     if row.loss_scale != 1:
         rows.append(("loss scale", number(row.loss_scale)))
     if row.flags:
-        rows.append(("flags", ", ".join(row.flags)))
+        rows.append(("flags", ", ".join(flag.replace("_", " ") for flag in row.flags)))
     return rows
 
 
@@ -110,14 +111,14 @@ def _told(record: AnyRecord, finding: Finding | None) -> list[tuple[str, str]]:
     if isinstance(record, Intervention):
         rung = f", rung {record.rung}" if record.rung else ""
         rows.append(("done", f"{record.remedy}: {record.change.summary}"))
-        rows.append(("why", f"rule {record.rule!r} {REASONS[record.reason]}{rung}"))
+        rows.append(("why", f"rule {record.rule!r} {FIRED[record.reason]}{rung}"))
         for name in record.change.before:
             after = f" -> {_value(record.change.after[name])}" if name in record.change.after else ""
             rows.append(("", f"{name}: {_value(record.change.before[name])}{after}"))
         if record.remedy not in (TELLS, ENDS):
             rows.append(("outcome", _judged(record.outcome)))
     elif isinstance(record, Withheld):
-        detail = f": {record.detail}" if record.detail else ""
+        detail = f": {record.detail or WITHHELD[record.reason]}"
         rows.append(("not done", record.remedy or "-"))
         rows.append(("why", f"{record.reason}{detail}" + (f" (rule {record.rule!r})" if record.rule else "")))
     elif isinstance(record, Event):
