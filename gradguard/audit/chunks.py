@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gradguard.audit.npy_header import read_dtype
 from gradguard.audit.problem import Problem
 
 
@@ -123,10 +124,7 @@ def _map_rows(path: Path, num_parameters: int, expected: np.dtype[np.void]) -> t
     if size == 0:  # made, and the process ended before the first row
         return np.empty(0, dtype=expected), 0
     with open(path, "rb") as file:
-        version = np.lib.format.read_magic(file)
-        if version != (1, 0):
-            raise ValueError(f"format {version} of a .npy file, expected (1, 0)")
-        _, _, dtype = np.lib.format.read_array_header_1_0(file)
+        dtype = read_dtype(file)
         start = file.tell()
     if dtype != expected:
         raise ValueError(f"rows of {dtype.itemsize} bytes; {num_parameters} parameters need {expected.itemsize} bytes")

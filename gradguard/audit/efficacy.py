@@ -85,11 +85,7 @@ def _row(key: tuple[str, str], outcomes: Sequence[Outcome | None], losses: _Loss
     counts: dict[Verdict, int] = {"helped": 0, "no_effect": 0, "worse": 0, "unknown": 0}
     for one in judged:
         counts[one.verdict] += 1
-    changes = [
-        (one.loss_after - one.loss_before) / abs(one.loss_before)
-        for one in judged
-        if one.loss_after is not None and one.loss_before
-    ]
+    changes = [change for one in judged if (change := _change(one)) is not None]
     recovered = [steps for one in judged if (steps := losses.steps_to_recover(one)) is not None]
     return Efficacy(
         diagnosis=key[0],
@@ -105,6 +101,16 @@ def _row(key: tuple[str, str], outcomes: Sequence[Outcome | None], losses: _Loss
     )
 
 
+def _change(judged: Outcome) -> float | None:
+    """Return the relative change of the loss; None where it is not known, or beyond all numbers."""
+    if judged.loss_after is None or not judged.loss_before:
+        return None
+    try:
+        return (judged.loss_after - judged.loss_before) / abs(judged.loss_before)
+    except OverflowError:
+        return None
+
+
 class _Losses:
     """The losses of a run's applied steps; of a step that was taken twice (after a resume) the last time."""
 
@@ -114,7 +120,8 @@ class _Losses:
         loss = np.where(skipped, np.nan, columns["loss"])
         self.steps, from_end = np.unique(columns["step"][::-1], return_index=True)
         self.loss = loss[::-1][from_end]
-        self.horizon = int(run.policy.get("horizon", HORIZON))
+        horizon = run.policy.get("horizon")
+        self.horizon = horizon if isinstance(horizon, int) else HORIZON
         self.found: dict[str, list[int]] = {}
         for finding in run.findings:
             insort(self.found.setdefault(finding.diagnosis, []), finding.step)

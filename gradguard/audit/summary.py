@@ -154,7 +154,7 @@ def summarise(run: Run) -> Summary:
     errors = dict.fromkeys(event.message for event in run.events if event.event == "internal_error")
     return Summary(
         path=str(run.path),
-        name=run.info.get("name"),
+        name=str(name) if (name := run.info.get("name")) is not None else None,
         status=run.status,
         created=str(run.info.get("created", "")),
         duration_sec=_duration(run),
