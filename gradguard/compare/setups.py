@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,10 +39,10 @@ def setup_differences(run_a: Run, run_b: Run) -> tuple[Setting, ...]:
 
 def _settings(run: Run) -> dict[str, Any]:
     parameters = {}
-    for layout in run.info.get("layouts") or []:
-        names, shapes, dtypes = (layout.get(key) or [] for key in ("parameters", "shapes", "dtypes"))
-        for name, shape, dtype in zip(names, shapes, dtypes, strict=False):
-            parameters[str(name)] = f"{dtype} {to_json(shape)}"
+    with contextlib.suppress(KeyError, TypeError):  # a damaged layout has nothing to say
+        for layout in run.info["layouts"]:
+            for name, shape, dtype in zip(layout["parameters"], layout["shapes"], layout["dtypes"], strict=False):
+                parameters[str(name)] = f"{dtype} {to_json(shape)}"
     return {"versions": run.info.get("versions") or {}, "policy": run.policy, "parameters": parameters}
 
 

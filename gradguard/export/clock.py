@@ -26,7 +26,7 @@ class Clock:
             (last, run.info.get("ended")),
         ):
             seconds = _seconds(time)
-            if seconds is not None:
+            if seconds is not None and abs(step) < 2**63:
                 moments[step] = max(seconds, moments.get(step, seconds))
         self._steps = np.array(sorted(moments) or [0], dtype=np.float64)
         times = np.array([moments[step] for step in sorted(moments)] or [0.0])

@@ -44,7 +44,8 @@ def histograms(run: Run) -> Iterator[tuple[int, str, Histogram]]:
     steps = gradients["step"]
     for probe in range(gradients.num_steps):
         numbers = {name: gradients[name][probe] for name in ("mean", "std", "max", "min", "norm", "histogram")}
-        edges = bin_edges(numbers["max"], numbers["min"])
+        with np.errstate(invalid="ignore"):  # what is not finite has no histogram, and is left out below
+            edges = bin_edges(numbers["max"], numbers["min"])
         for place, name in enumerate(run.parameters):
             if numbers["norm"][place] < 0 or not np.isfinite(numbers["max"][place] - numbers["min"][place]):
                 continue
@@ -67,8 +68,11 @@ def histograms(run: Run) -> Iterator[tuple[int, str, Histogram]]:
 
 def _sizes(run: Run) -> dict[str, int]:
     """Return how many entries each parameter has; of one whose shape changed, the last."""
-    return {
-        str(name): math.prod(shape)
-        for layout in run.info.get("layouts") or []
-        for name, shape in zip(layout.get("parameters", ()), layout.get("shapes", ()), strict=False)
-    }
+    try:
+        return {
+            str(name): math.prod(map(int, shape))
+            for layout in run.info["layouts"]
+            for name, shape in zip(layout["parameters"], layout["shapes"], strict=False)
+        }
+    except (KeyError, TypeError, ValueError, OverflowError):  # damaged: shares of one then
+        return {}

@@ -129,7 +129,11 @@ class Updates(_Listed):
 
 def _names_at(run: Run, count: int) -> list[str]:
     """Return the parameters of the layout that has so many; a look does not say which layout it was."""
-    for layout in reversed(run.info.get("layouts") or []):
-        if len(layout["parameters"]) == count:
-            return [str(name) for name in layout["parameters"]]
+    try:
+        layouts = [[str(name) for name in layout["parameters"]] for layout in run.info["layouts"]]
+    except (KeyError, TypeError):
+        layouts = []
+    fitting = [names for names in layouts if len(names) == count]
+    if fitting:
+        return fitting[-1]
     return [str(place) for place in range(count)]

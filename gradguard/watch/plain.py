@@ -15,7 +15,7 @@ from gradguard.watch.watcher import View
 
 def headline(view: View) -> str:
     """Return which run it is and how it stands."""
-    return printable(f"{view.path}: {view.status}, {_state(view)}, mode {_mode(view)}")
+    return printable(f"{view.path}: {view.status}, {_state(view)}, mode {view.mode}")
 
 
 def event_lines(view: View) -> list[str]:
@@ -53,10 +53,6 @@ def _state(view: View) -> str:
     if view.rate is not None:
         parts.append(f"{view.rate:,.3g} steps/s")
     return ", ".join(parts)
-
-
-def _mode(view: View) -> str:
-    return str((view.info.get("policy") or {}).get("mode", "enforce"))
 
 
 def _clock(time: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from gradguard.audit.npy_header import read_dtype
 from gradguard.record.chunks import chunk_name
 from gradguard.record.statistics import SCALARS, row_dtype
 
@@ -124,9 +125,9 @@ def _rows_in(file: BinaryIO, expected: np.dtype[np.void]) -> tuple[int, int]:
     """Return where the rows begin and how many whole ones there are, by the size: the header is written after them."""
     size = file.seek(0, 2)
     file.seek(0)
-    if size == 0 or np.lib.format.read_magic(file) != (1, 0):
+    if size == 0:
         raise ValueError("no rows yet")
-    _, _, dtype = np.lib.format.read_array_header_1_0(file)
+    dtype = read_dtype(file)
     if dtype != expected:
         raise ValueError("rows of another size than run.json says")
     return file.tell(), (size - file.tell()) // dtype.itemsize

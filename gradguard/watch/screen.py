@@ -87,7 +87,7 @@ def _state(view: View) -> Text:
     parts = [text(f"step {int(view.scalars['step'][-1]):,}" if len(view.scalars) else "no step yet")]
     if view.rate is not None:
         parts.append(text(f"{_rate(view.rate)}{' on average' if view.is_average else ''}"))
-    parts.append(text(f"mode {(view.info.get('policy') or {}).get('mode', 'enforce')}"))
+    parts.append(text(f"mode {view.mode}"))
     if view.is_over:
         parts.append(text(view.last_word, style=NAMES.get(view.status, "")))
     else:

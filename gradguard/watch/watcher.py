@@ -72,6 +72,12 @@ class View:
     last_word: str
 
     @property
+    def mode(self) -> str:
+        """Whether the policy is enforced, or only watched."""
+        policy = self.info.get("policy")
+        return str(policy.get("mode", "enforce")) if isinstance(policy, dict) else "enforce"
+
+    @property
     def is_over(self) -> bool:
         """Nothing will be added any more."""
         return self.status != "running"
