@@ -19,7 +19,7 @@ def report(
 ) -> None:
     """Write one page about runs that opens in any browser, offline.
 
-    An earlier report of the same name is replaced; no other file is. Needs plotly: pip install 'gradguard[report]'
+    An earlier report of the same name is replaced; no other file is. Needs plotly, which the extra "report" brings.
     """
     written = write_report(runs, output, name)
     out = console()

@@ -16,7 +16,7 @@ from gradguard.report.timeline import Timeline, timeline
 
 NUM_NORM_CELLS = 75_000  # layers x stretches, of the whole page; five numbers of two bytes each
 NUM_PROBE_CELLS = 20_000  # likewise, for each of the statistics below
-MOST, FEWEST = 500, 20  # stretches
+MOST, FEWEST = 500, 8  # stretches
 PROBED = ("mean", "std", "max", "zero_ratio")
 SEEN = ("dead", "saturated")
 Matrix = npt.NDArray[np.floating]

@@ -172,3 +172,20 @@ def test_several_runs_share_the_room(tmp_path):
     path = sick(tmp_path / "a")
     whole, half = (describe(read_run(path), "a", share) for share in (1.0, 0.001))
     assert half["norms"]["shape"][1] < whole["norms"]["shape"][1]
+
+
+def test_a_long_run_is_cut_to_what_a_screen_shows_and_no_intervention_is_lost(tmp_path):
+    run = Recording(tmp_path / "run", ["a", "b"])
+    done = list(range(123, 20_000, 397))
+    for step in range(20_000):
+        run.step(step, loss=99.0 if step == 7777 else 1.0, global_norm=0.001 if step == 8888 else 1.0)
+    for step in done:
+        finding = Finding(diagnosis="loss_spike", step=step)
+        common = {"step": step, "rule": "r", "diagnosis": "loss_spike", "remedy": "skip_step", "finding": finding}
+        run.write(Intervention(change=Change(summary=""), **common))
+    told = describe_path(run.finish())
+    steps = told["curves"]["step"]
+    assert set(done) | {0, 7777, 8888, 19_999} <= set(steps)
+    assert len(steps) < 12_000
+    assert told["norms"]["shape"] == [5, 500, 2]
+    assert len(told["actions"]["rows"]) == len(done)

@@ -127,7 +127,7 @@ function layerAxis(names, height, extra = {}) {
 function shortened(text, room) {
   if (text.length <= room) return text;
   if (text.includes(" ")) return `${text.slice(0, room - 1).trimEnd()}…`;
-  const head = Math.floor((room - 1) / 3);
+  const head = Math.ceil((room - 1) / 2);
   return `${text.slice(0, head)}…${text.slice(text.length - (room - 1 - head))}`;
 }
 

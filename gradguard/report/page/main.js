@@ -194,7 +194,10 @@ page.append(
     ),
   ),
 );
-const drawn = SECTIONS.filter(({ needsSteps }) => !needsSteps || hasSteps || hasActions);
+const hasEfficacy = DATA.runs.some((run) => run.efficacy.length || run.withheld.length);
+const drawn = SECTIONS.filter(({ id, needsSteps }) =>
+  id === "efficacy" ? hasEfficacy : !needsSteps || hasSteps || hasActions,
+);
 for (const { id, title, lead, draw, isWide } of drawn) page.append(section(id, title, lead, perRun(draw, isWide)));
 const words = glossary();
 if (words) page.append(section("words", "What the words mean", "", words));

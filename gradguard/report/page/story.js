@@ -33,7 +33,7 @@ function episodeCard(episode, view, showSpan) {
       el("span", { class: "when" }, spanOfSteps(first, last)),
       el("button", { type: "button", class: "link", onclick: () => showSpan(first, last) }, "show in the charts"),
     ),
-    el("p", { class: "happened" }, episode.happened),
+    episode.happened ? el("p", { class: "happened" }, episode.happened) : null,
     el(
       "dl",
       { class: "points" },
