@@ -62,8 +62,8 @@ def render_verification(found: Verification) -> None:
     out = console()
     number = f" ({plural(len(found.problems), 'problem')})" if found.verdict == "changed" else ""
     out.print(text(f"{found.path}: {VERDICTS[found.verdict]}{number}", style="bold"))
-    for problem in found.problems[:MAX_PROBLEMS]:
-        out.print(text(f"  {problem.kind:<10} {problem}"))
+    if found.problems:
+        out.print(facts([(f"  {problem.kind}", str(problem)) for problem in found.problems[:MAX_PROBLEMS]]))
     if len(found.problems) > MAX_PROBLEMS:
         out.print(text(f"  {len(found.problems) - MAX_PROBLEMS:,} more; all of them: --json"))
     out.print()
@@ -78,6 +78,8 @@ def render_verification(found: Verification) -> None:
     out.print()
     if found.head is None:
         what = "There are no seals: only the lines of the journal are proven, by their own chain, and not their end."
+    elif found.verdict == "changed":
+        what = "What is counted as proven is as it was written; the rest was changed, removed, moved or added to."
     else:
         what = WITH_HEAD if found.published in PUBLISHED else WITHOUT_HEAD
     out.print(text(what, style="dim"))

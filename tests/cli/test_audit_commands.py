@@ -1,5 +1,6 @@
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -149,8 +150,27 @@ def test_verify_answers_by_its_exit_code(recorded, capsys, tmp_path):
     journal.write_text(journal.read_text().replace("clip_norm", "skip_step"))
     code, out, _ = call(capsys, "verify", path)
     assert code == 1
-    assert "changed    interventions.jsonl:1" in out
+    assert "changed  interventions.jsonl:1: not as it was written" in out
+    assert "NOT as it was written (1 problem)" in " ".join(out.split())
+    assert "was changed, removed, moved or added to" in " ".join(out.split())
     assert call(capsys, "verify", tmp_path)[0] == 2
+
+
+def test_verify_prints_the_head_and_tells_whether_a_kept_one_is_that_of_the_record(recorded, capsys):
+    path = recorded()
+    code, out, _ = call(capsys, "verify", path)
+    assert code == 0
+    assert "complete, and as it was written" in " ".join(out.split())
+    assert "keep the head where nobody can change it" in " ".join(out.split())
+    (head,) = re.findall(r"^head  ([0-9a-f]{64})$", out, re.MULTILINE)
+    code, out, _ = call(capsys, "verify", path, "--head", head)
+    assert (code, "this very record is the one that the given head was published for" in out) == (0, True)
+    code, out, _ = call(capsys, "verify", path, "--head", "0" * 64)
+    assert (code, "the head that was given is not in this record" in " ".join(out.split())) == (1, True)
+    assert call(capsys, "verify", path, "--head", "abc")[0] == 2
+    told = json.loads(call(capsys, "verify", path, "--json")[1])
+    assert list(told) == ["path", "verdict", "status", "head", "published", "proofs", "unproven", "problems"]
+    assert (told["verdict"], told["head"], told["problems"]) == ("whole", head, [])
 
 
 @pytest.mark.parametrize("args", [["audit"], ["show", "--step", "1"], ["verify"]])
