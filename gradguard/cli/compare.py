@@ -39,9 +39,11 @@ def compare(
 ) -> None:
     """Compare two runs step by step: where do they part, in what, and what did the guard do in each?
 
-    Of a step that was taken again after a resume the last time counts. Parameters go by their names.
+    Of a step that was taken again after a resume the last time counts.
+    Parameters go by their names.
 
-    Exit code 0: the same steps with the same numbers and actions; 1: they differ; 2: not a run directory.
+    Exit code 0: the same steps with the same numbers and actions; 1: they
+    differ; 2: not a run directory.
     """
     found = compare_runs(read_run(a, name), read_run(b, name), rtol)
     if as_json:

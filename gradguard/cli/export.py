@@ -34,9 +34,11 @@ def export(
 ) -> None:
     """Export what was recorded as CSV, JSON lines, Parquet or TensorBoard.
 
-    Tables: statistics (a row a step), gradients, activations, updates (a row a probe and layer), interventions (with
-    their outcome, and what was not done) and events. `gradguard schema TABLE` says what their columns mean. NaN and
-    infinity survive: by name in CSV and JSON, as numbers in Parquet and TensorBoard; a missing value is empty or null.
+    Tables: statistics (a row a step), gradients, activations, updates (a row
+    a probe and layer), interventions (with their outcome, and what was not
+    done) and events. `gradguard schema TABLE` says what their columns mean.
+    NaN and infinity survive: by name in CSV and JSON, as numbers in Parquet
+    and TensorBoard; a missing value is empty or null.
 
     Exit code 0: it is written; 2: nothing was written, and why.
     """

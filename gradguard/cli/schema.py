@@ -19,8 +19,8 @@ def schema(
 ) -> None:
     """Print the JSON Schema of policy files, of the record, or of an exported table.
 
-    Editors complete and check a policy from its schema. Save it and name it in the first line of the policy, as YAML
-    extensions of editors read it:
+    Editors complete and check a policy from its schema. Save it and name it in
+    the first line of the policy, as YAML extensions of editors read it:
 
         # yaml-language-server: $schema=gradguard.schema.json
     """

@@ -31,10 +31,12 @@ def watch(
 ) -> None:
     """Watch a run as it goes on: curves, worst layers, what was found and done, and whether it helped.
 
-    It reads the files of the run and nothing else: start it on any machine that sees them, leave it with Ctrl-C at any
-    time, the training never knows. Without a terminal it prints a line for each thing that happens.
+    It reads the files of the run and nothing else: start it on any machine
+    that sees them, leave it with Ctrl-C at any time, the training never knows.
+    Without a terminal it prints a line for each thing that happens.
 
-    Exit code 0: the run ended well, or you left; 1: it was stopped, failed or its process died; 2: not a run directory.
+    Exit code 0: the run ended well, or you left; 1: it was stopped, failed or
+    its process died; 2: not a run directory.
     """
     out = console()
     watcher = Watcher(run, name, num_steps=steps)

@@ -47,7 +47,7 @@ def histograms(run: Run) -> Iterator[tuple[int, str, Histogram]]:
         with np.errstate(invalid="ignore"):  # what is not finite has no histogram, and is left out below
             edges = bin_edges(numbers["max"], numbers["min"])
         for place, name in enumerate(run.parameters):
-            if numbers["norm"][place] < 0 or not np.isfinite(numbers["max"][place] - numbers["min"][place]):
+            if numbers["norm"][place] < 0 or not np.isfinite([numbers["max"][place], numbers["min"][place]]).all():
                 continue
             num = float(sizes.get(name, 1))
             mean, std = float(numbers["mean"][place]), float(numbers["std"][place])
