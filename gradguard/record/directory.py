@@ -262,7 +262,6 @@ def _try(remove: Callable[[], None]) -> None:
 
 
 def _facts(name: str | None, info: Mapping[str, Any]) -> dict[str, Any]:
-    sealed = {"policy_sha256": policy_hash(info["policy"])} if "policy" in info else {}
     return {
         "v": INFO_VERSION,
         "run_id": uuid.uuid4().hex,
@@ -275,7 +274,7 @@ def _facts(name: str | None, info: Mapping[str, Any]) -> dict[str, Any]:
         "is_sealed": True,
         "layouts": [],
         **info,
-        **sealed,
+        **({"policy_sha256": policy_hash(info["policy"])} if "policy" in info else {}),
     }
 
 
@@ -294,10 +293,8 @@ def _check_name(name: str) -> None:
 
 
 def _explain(target: Path, error: OSError) -> str:
-    for folder in (target, *target.parents):
-        if os.path.exists(folder):  # unlike Path.exists, without an error for names that are too long
-            if not os.path.isdir(folder):
-                return f"run_dir {str(target)!r} cannot be made: {str(folder)!r} is a file; give a directory"
-            break
+    nearest = next((folder for folder in (target, *target.parents) if os.path.exists(folder)), target)
+    if os.path.isfile(nearest):  # unlike methods of Path, without an error for names that are too long
+        return f"run_dir {str(target)!r} cannot be made: {str(nearest)!r} is a file; give a directory"
     reason = error.strerror or error
     return f"run_dir {str(target)!r} cannot be written: {reason}; give a directory that this process may write to"

@@ -12,6 +12,11 @@ NUMBER: JsonSchema = {"anyOf": [{"type": "number"}, WORDS]}
 COUNT: JsonSchema = {"type": "integer", "minimum": 0}
 TIME: JsonSchema = {"type": "string"}
 SHA256: JsonSchema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+# Of a line in a chained file.
+SEALS: dict[str, JsonSchema] = {
+    "prev": {"description": "`hash` of the line before; of the first line a hash of the run's id.", **SHA256},
+    "hash": {"description": "sha256 of `prev` and the JSON text of the line without `prev` and `hash`.", **SHA256},
+}
 
 
 def schema_id(name: str, version: int = 1) -> str:

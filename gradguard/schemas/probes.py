@@ -7,7 +7,7 @@ import re
 
 from gradguard.policy.options import argument_meanings
 from gradguard.probe_stats import Activations, InputStats, OutputStats, Updates
-from gradguard.schemas.form import COUNT, NUMBER, JsonSchema, described, document, list_of, nullable
+from gradguard.schemas.form import COUNT, NUMBER, SEALS, JsonSchema, described, document, list_of, nullable
 
 
 TEXT: JsonSchema = {"type": "string"}
@@ -33,6 +33,7 @@ def probes_schema() -> JsonSchema:
     for kind, cls in (("activations", Activations), ("updates", Updates)):
         own = _fields(cls)
         own["properties"] = {"at": AT, "kind": {"const": kind, "description": "What was probed."}, **own["properties"]}
+        own["properties"] |= SEALS
         own["required"] = ["at", "kind", *own["required"]]
         kinds.append(own)
     parts = {cls.__name__: _fields(cls) for cls in (InputStats, OutputStats)}

@@ -8,7 +8,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from gradguard.policy.options import argument_meanings
 from gradguard.records import AnyRecord, Cause, Change, Event, Finding, Intervention, Outcome, Record, Withheld
-from gradguard.schemas.form import NUMBER, SHA256, WORDS, JsonSchema, document
+from gradguard.schemas.form import NUMBER, SEALS, WORDS, JsonSchema, document
 
 
 KINDS: tuple[type[BaseModel], ...] = (Intervention, Withheld, Outcome, Event)
@@ -22,10 +22,6 @@ ALWAYS = (
     "prev",
     "hash",
 )  # fields that every line has had from the first version on
-SEALS = {
-    "prev": {"description": "`hash` of the line before; of the first line a hash of the run's id.", **SHA256},
-    "hash": {"description": "sha256 of `prev` and the JSON text of the line without `prev` and `hash`.", **SHA256},
-}
 
 
 def record_schema() -> JsonSchema:

@@ -201,7 +201,7 @@ def test_the_policy_commands_do_not_import_torch() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("dead_units", "revive_units, scale_lr, replace_activation in the preset repair"),
+        ("dead_units", "revive_units, replace_activation in the preset repair"),
         ("divergence", "rollback, scale_lr, stop in the presets default, finetune, pretrain, repair, rnn"),
         ("plateau", "No preset: they tell of it, and the cure is yours."),
     ],

@@ -82,7 +82,7 @@ def test_unusable_input_is_refused(call, run_dir, args, says):
 
 def test_false_alarms_are_counted_and_a_policy_is_suggested(call, run_dir, tmp_path):
     path = tmp_path / "policy.yaml"
-    code, out, _ = call("tune", run_dir, "-o", path)
+    code, out, _ = call("tune", run_dir, "--policy", "default", "-o", path)
     assert code == 1
     assert "false alarms in 50 healthy steps" in out
     assert "no threshold of 'drop-nonfinite' silences it" in out
@@ -90,7 +90,7 @@ def test_false_alarms_are_counted_and_a_policy_is_suggested(call, run_dir, tmp_p
     assert text.startswith("# Suggested by `gradguard tune` from 1 healthy run, 50 steps.")
     assert "extends: default" in text
     assert load_policy(path).rules
-    code, out, err = call("tune", run_dir, "-o", path)
+    code, out, err = call("tune", run_dir, "--policy", "default", "-o", path)
     assert (code, out) == (2, "")
     assert "--force overwrites it" in err
     assert path.read_text() == text

@@ -1,4 +1,5 @@
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -106,6 +107,11 @@ def test_an_unknown_table_is_answered_with_the_nearest(run):
         table_of(read(run), "statistic")
 
 
+def replace_records(read_back, *records):
+    """Let a run that was read hold other records."""
+    read_back.__dict__["_journal"] = SimpleNamespace(records=records, problems=[], findings=[], is_torn=False)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.floats() | st.integers(), st.floats() | st.integers() | st.none())
 def test_any_number_in_a_record_has_a_cell(tmp_path_factory, value, baseline):
@@ -114,7 +120,7 @@ def test_any_number_in_a_record_has_a_cell(tmp_path_factory, value, baseline):
     run.finish()
     read_back = gradguard.read_run(run.path)
     finding = record.finding.model_copy(update={"value": value, "baseline": baseline, "num_parameters": 10**30})
-    read_back.records = (record.model_copy(update={"finding": finding}),)
+    replace_records(read_back, record.model_copy(update={"finding": finding}))
     (row,) = rows_of(table_of(read_back, "interventions"))
     assert (row["baseline"] is None) == (baseline is None)
     assert row["num_parameters"] == 2**63 - 1
