@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +33,7 @@ from gradguard.records import Frozen
 Verdict = Literal["whole", "running", "torn", "incomplete", "cut_off", "changed"]
 MIN_HEAD = 16  # digits of a head that are enough to tell it
 KINDS = {"torn": "torn", "lost": "incomplete", "cut_off": "cut_off"}  # all other problems are changes
-UNPROVEN = ("last_good.pt", "snapshots", "captures")  # too large to be hashed while a training waits
+MAX_NAMES = 20  # of what is not proven
 
 
 class Proof(Frozen):
@@ -63,7 +64,8 @@ class Verification(Frozen):
         published: what the head that was given stands for: "last" (this very record), "earlier" (what this record was
             then, it went on since), "unknown" (another record), or "" when none was given.
         proofs: how much is proven, file by file.
-        unproven: files of the run that no chain covers.
+        unproven: what else lies in the directory, such as saved states, which are too large to be hashed while a
+            training waits; `MAX_NAMES` names at most.
         problems: in the order of the files; empty when there are none.
     """
 
@@ -142,7 +144,7 @@ def check_run(path: str | os.PathLike[str], name: str | None = None, head: str |
         head=seals.head,
         published=published,
         proofs=tuple(proofs),
-        unproven=tuple(entry for entry in UNPROVEN if os.path.exists(folder / entry)),
+        unproven=_unproven(folder, {proof.file for proof in proofs}),
         problems=tuple(problems),
     )
 
@@ -228,6 +230,13 @@ def _check_rows(
         problems += check.problems
         if check.num_rows or check.problems:
             proofs.append(Proof(file=name, unit="rows", count=check.num_rows, proven=check.num_proven))
+
+
+def _unproven(folder: Path, proven: set[str]) -> tuple[str, ...]:
+    with os.scandir(folder) as entries:
+        others = (entry.name for entry in entries if not os.path.exists(folder / entry.name / INFO_FILE))
+        names = (name for name in others if name not in {SEALS_FILE, STATISTICS_FOLDER, GRADIENTS_FOLDER, *proven})
+        return tuple(sorted(islice(names, MAX_NAMES)))
 
 
 def _find(head: str | None, seals: Seals) -> Literal["last", "earlier", "unknown", ""]:

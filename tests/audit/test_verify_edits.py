@@ -65,6 +65,15 @@ def test_a_closed_run_is_whole_and_all_of_it_is_proven(runs):
     }  # fmt: skip
     assert all(proof.count == proof.proven > 0 for proof in found.proofs)
     assert len(found.head) == 64
+    assert found.unproven == ()
+
+
+def test_what_no_hash_covers_is_named(runs, tmp_path):
+    copy = shutil.copytree(runs / "closed", tmp_path / "copy")
+    (copy / "last_good.pt").touch()
+    (copy / "captures").mkdir()
+    found = check_run(copy)
+    assert (found.verdict, found.unproven) == ("whole", ("captures", "last_good.pt"))
 
 
 @pytest.mark.skipif("killed" not in ENDINGS, reason="needs SIGKILL")
