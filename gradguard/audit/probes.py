@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gradguard.audit.line import Line, read_lines
 from gradguard.audit.problem import MAX_PROBLEMS, Problem
@@ -95,16 +96,40 @@ def _activations(told: dict[str, Any]) -> Activations:
         "unseen": tuple(told["unseen"]),
         "dead_units": tuple(np.array(units, dtype=np.int64) for units in told.get("dead_units", ())),
     }
-    fields |= {name: np.array(told[name], dtype=np.int64) for name in COUNTS}
-    fields |= {name: np.array(told[name], dtype=np.float32) for name in ARRAYS}
+    num_places = len(fields["names"])
+    fields |= {name: _vector(told[name], np.int64, num_places) for name in COUNTS}
+    fields |= {name: _vector(told[name], np.float32, num_places) for name in ARRAYS}
+    if not all(isinstance(name, str) for key in ("names", "kinds") for name in fields[key]):
+        raise ValueError("names and kinds of places are text")
+    if len(fields["kinds"]) != num_places:
+        raise ValueError(f"{len(fields['kinds'])} kinds of {num_places} places")
     return Activations(**fields)
 
 
 def _updates(told: dict[str, Any]) -> Updates:
     fields = _numbers(told)
     fields |= {name: tuple(value) for name, value in told.items() if isinstance(value, list)}
-    fields |= {name: np.array(told[name], dtype=np.float32) for name in NORMS}
+    num_parameters = len(told["update_norms"])
+    fields |= {name: _vector(told[name], np.float32, num_parameters) for name in NORMS}
+    fields |= {name: float(fields[name]) for name in ("lr", "lr_max", "cosine")}
+    fields["step"] = _whole(fields["step"])
     return Updates(**fields)
+
+
+def _vector(values: Any, dtype: Any, length: int) -> npt.NDArray[Any]:
+    with np.errstate(over="ignore"):  # what is beyond the type becomes infinite
+        array = np.array(values, dtype=dtype)
+    if array.shape != (length,):
+        raise ValueError(f"an array of shape {array.shape}, expected ({length},)")
+    return array
+
+
+def _whole(value: Any) -> int:
+    """Return a number that fits the column of steps."""
+    number = int(value)
+    if abs(number) >= 2**63:
+        raise ValueError("a step of more than 64 bits")
+    return number
 
 
 def _numbers(told: dict[str, Any]) -> dict[str, Any]:
