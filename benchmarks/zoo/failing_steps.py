@@ -197,7 +197,7 @@ FAILING_STEPS = (
         "failing",
         _run(2, _sgd(0.1, weight_decay=0.5)),
         repair="loop",
-        expected=("collapsed_output", "plateau", "vanishing_gradient", "update_ratio"),
+        expected=("excess_weight_decay", "collapsed_output", "plateau", "vanishing_gradient", "update_ratio"),
         reference=_run(2, _sgd(0.1)),
     ),
     Setup(
