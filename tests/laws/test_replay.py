@@ -187,3 +187,25 @@ def test_weights_that_break_are_replayed(tmp_path):
     found = gradguard.read_run(tmp_path / "run").findings
     assert [finding.step for finding in found if finding.evidence.get("where") == "state"][-1] == 60
     assert_replayed(tmp_path / "run", at_least=3)
+
+
+def test_surgery_is_replayed(tmp_path):
+    """What was learnt of the old weights is forgotten, so that a loss soon after is no spike; one much later is."""
+    rules = [
+        {"when": "nonfinite", "do": {"reinitialize": {"scheme": "he"}}},
+        {"when": {"loss_spike": {"warmup": 5, "window": 10}}, "do": "notify"},
+    ]
+    losses = {20: math.nan, 22: 1e6, 45: 1e6}
+    train(rules, "immediate", losses=losses, run_dir=tmp_path / "run")
+    found = gradguard.read_run(tmp_path / "run").findings
+    assert [(finding.diagnosis, finding.step) for finding in found] == [("nonfinite", 20), ("loss_spike", 45)]
+    assert_replayed(tmp_path / "run")
+
+
+def test_first_weights_that_are_alike_are_replayed(tmp_path):
+    def spoil(run):
+        with torch.no_grad():
+            run.model.body[0].weight.fill_(0.5)
+
+    train([{"when": "bad_initialization", "do": "notify"}], "immediate", start=spoil, run_dir=tmp_path / "run")
+    assert_replayed(tmp_path / "run", at_least=1)
