@@ -138,7 +138,7 @@ MIXED = {
     "clip, then each parameter": [clip(0.5), clip(0.1, scope="per_parameter")],
     "each parameter, then clip": [clip(0.1, scope="per_parameter"), clip(0.15)],
     "rescale to nothing": [{"rescale": {"factor": 0.0}}, clip(0.1)],
-    "rescale below what a kernel can invert": [{"rescale": {"factor": 1e-20}}, {"rescale": {"factor": 1e-20}}],
+    "rescale below what a kernel can invert": [{"rescale": {"factor": 1e-20}}, {"rescale": {"factor": 2e-20}}],
     "rescale far up": [{"rescale": {"factor": 1e20}}, {"rescale": {"factor": 1e-20}}],
 }
 

@@ -106,7 +106,9 @@ class LossSpike(Diagnosis[LossSpikeState]):
         median, upper = losses.surely_usual(steps)
         if losses.minimum > 0:  # and stays so, since every loss to come is
             initial = sorted(state.first)[len(state.first) // 2]
-            risen = min(self.ratio * median, UNDONE_LOSS * initial)
+            risen = self.ratio * median
+            if median < LEARNED_LOSS * initial:
+                risen = min(risen, UNDONE_LOSS * initial)
             return Calm(steps, 0.0, risen if not upper > risen else upper)
         return Calm(steps, -math.inf, upper)
 

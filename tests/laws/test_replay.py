@@ -104,7 +104,7 @@ def test_any_training_is_replayed(tmp_path_factory, preset, sync, options):
 
 @pytest.mark.parametrize("sync", ["immediate", "deferred"])
 def test_rollbacks_and_a_stop_are_replayed(tmp_path, sync):
-    run = train("default", sync, losses=dict.fromkeys(range(15, 60), math.nan), steps=60, run_dir=tmp_path / "run")
+    run = train("default", sync, losses=dict.fromkeys(range(15, 120), math.nan), steps=120, run_dir=tmp_path / "run")
     assert run.stopped is not None
     replayed = assert_replayed(tmp_path / "run", at_least=10)
     assert replayed.stopped_at == run.stopped
