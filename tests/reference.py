@@ -173,17 +173,20 @@ class LossSpike:
     def __init__(self, *, zscore, window, warmup, ratio=3.0):
         self.zscore, self.window, self.warmup, self.ratio = zscore, window, min(warmup, window), ratio
         self.losses: list[float] = []
+        self.first: list[float] = []
         self.rates: list[float] = []
 
-    def step(self, loss: float, lr: float = 0.0) -> bool:
-        """Judge one loss and then learn from it; return whether it is a spike."""
+    def step(self, loss: float, lr: float = 0.0, is_learned: bool = True) -> bool:
+        """Judge one loss and then learn from it, unless its gradient was bad; return whether it is a spike."""
         if not math.isfinite(loss):
             return False
-        first = [*self.losses, loss][: spike_module.NUM_FIRST]
+        first = [*self.first, loss][: spike_module.NUM_FIRST]
+        self.first = first
         initial = sorted(first)[len(first) // 2]
         self.rates.append(lr)
         is_spike = self._is_spike(loss, lr, self.losses[-self.window :], initial)
-        self.losses.append(loss)
+        if is_learned:
+            self.losses.append(loss)
         return is_spike
 
     def _is_spike(self, loss: float, lr: float, recent: list[float], initial: float) -> bool:

@@ -54,7 +54,7 @@ class SlowGuard:
         counts = [len(row.accepted(12)) for row in self.exploding.history]
         alarm = self.exploding.step(step, levels)
         is_bad = not is_finite or not math.isfinite(loss)
-        is_spike = self.spike.step(loss, 0.1)
+        is_spike = self.spike.step(loss, 0.1, is_learned=is_finite)
         records, clip_coef = [], 1.0
         if is_bad:
             records.append(("intervention", "drop", 0, "skip_step", "fired"))
