@@ -218,7 +218,7 @@ class RunDirectory:
         """Close the files and write nothing more: the directory is gone, or another run's."""
         self.info["status"] = "failed"
         with contextlib.ExitStack() as last:
-            for file in (self._seals, self.journal, self.probes):
+            for file in (self._seals, self.journal, self.probes, self.replay):
                 last.callback(file.close)
             for rows in (self.gradients, self.statistics):
                 last.callback(rows.abandon)
