@@ -422,9 +422,6 @@ class Encoder(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList([layer])
 
-    def forward(self):
-        raise NotImplementedError
-
 
 @pytest.mark.parametrize("wrap", [lambda layer: layer, lambda layer: nn.ModuleList([layer]), Encoder])
 def test_an_encoder_layer_that_is_called_by_itself_gets_no_hook(wrap):
