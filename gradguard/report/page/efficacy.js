@@ -43,24 +43,12 @@ function efficacyTable({ efficacy }) {
       ),
     );
   }
-  return el(
-    "div",
-    { class: "scroll" },
-    el(
-      "table",
-      {},
-      el(
-        "thead",
-        {},
-        el(
-          "tr",
-          {},
-          heads.map((head, i) => el("th", { scope: "col", class: i ? "number" : null }, head)),
-        ),
-      ),
-      el("tbody", {}, rows),
-    ),
-  );
+  return scrolledTable(heads, (head) => head !== heads[0], rows);
+}
+
+function scrolledTable(heads, isNumber, rows) {
+  const cells = heads.map((head) => el("th", { scope: "col", class: isNumber(head) ? "number" : null }, head));
+  return el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, cells)), el("tbody", {}, rows)));
 }
 
 function withheldTable({ withheld }) {
@@ -80,23 +68,6 @@ function withheldTable({ withheld }) {
   );
   return [
     el("h3", {}, "What was due and not done"),
-    el(
-      "div",
-      { class: "scroll" },
-      el(
-        "table",
-        {},
-        el(
-          "thead",
-          {},
-          el(
-            "tr",
-            {},
-            heads.map((head) => el("th", { scope: "col", class: head === "times" ? "number" : null }, head)),
-          ),
-        ),
-        el("tbody", {}, rows),
-      ),
-    ),
+    scrolledTable(heads, (head) => head === "times", rows),
   ];
 }
