@@ -99,9 +99,6 @@ class QuietSteps:
         probes = pipeline.probes
         if probes is not None and probes.is_looking and probes.launch(pipeline.step):
             return False
-        variances = pipeline.target.variances
-        if variances is not None and not variances.look(pipeline.stats):
-            return False
         loss = mean_loss(losses) if losses else math.nan
         if self._has_loss is not bool(losses) or (losses and not self._loss_above < loss <= self._loss_most):
             return False
@@ -118,6 +115,9 @@ class QuietSteps:
             total, is_plain = sum_up(norms)
             is_within = limits is None or not np.count_nonzero(norms > limits)
         if not (is_plain and is_within and total <= self._limit and lr * total <= self._reach and total < math.inf):
+            return False
+        variances = pipeline.target.variances
+        if variances is not None and not variances.look(pipeline.stats):
             return False
         self._noted.append((pipeline.step, loss, lr, norms, total))
         self.left -= 1
