@@ -1,6 +1,7 @@
 """The page in a real browser: it draws, answers to mouse and keyboard, asks for nothing, and takes no name for code."""
 
 import shutil
+import time
 
 import pytest
 from reported_runs import HOSTILE, NAN, PLATEAU, SPIKE, STEPS, Recording, healthy, sick
@@ -39,6 +40,14 @@ def pages(tmp_path_factory):
     return {name: path.as_uri() for name, path in written.items()}
 
 
+def wait_until(page, expression):
+    """Wait until `expression` holds, asked from outside: one that asks again in the page is refused by its CSP."""
+    deadline = time.monotonic() + 30
+    while not page.evaluate(expression):
+        assert time.monotonic() < deadline, f"not within 30 s: {expression}"
+        page.evaluate("new Promise(requestAnimationFrame)")
+
+
 class Opened:
     """A page with its charts drawn, and what it should not have done.
 
@@ -58,7 +67,7 @@ class Opened:
         self.page.on("dialog", lambda dialog: (self.faults.append(f"dialog {dialog.message}"), dialog.dismiss()))
         self.context.route("**/*", lambda route: self._route(route, address))
         self.page.goto(address)
-        self.page.wait_for_function("performance.getEntriesByName('charts').length")
+        wait_until(self.page, "performance.getEntriesByName('charts').length")
         self.page.evaluate("(charts) => document.querySelectorAll(charts).forEach((host) => host.draw())", charts)
 
     def _route(self, route, address):
@@ -224,7 +233,7 @@ def test_what_was_not_done_is_shown_when_asked_for(page):
 
 def test_zooming_one_chart_zooms_the_others_and_chooses_the_span_of_the_boxes(page):
     page.evaluate("Plotly.relayout(document.querySelector('#norm .chart'), {'xaxis.range': [50, 100]})")
-    page.wait_for_function("document.querySelector('#curves input').value === '50'")
+    wait_until(page, "document.querySelector('#curves input').value === '50'")
     assert span(page) == [50, 100]
     shown = page.evaluate("document.querySelector('#heat .chart').layout.xaxis.range")
     assert shown == pytest.approx([49.5, 100.5])
@@ -232,7 +241,7 @@ def test_zooming_one_chart_zooms_the_others_and_chooses_the_span_of_the_boxes(pa
     peak = page.evaluate(f"Math.max(...{widest})")
     page.get_by_label("Steps from").first.fill("100")
     page.get_by_label("Steps from").first.blur()
-    page.wait_for_function(f"Math.max(...{widest}) < {peak / 5}")
+    wait_until(page, f"Math.max(...{widest}) < {peak / 5}")
 
 
 def test_a_layer_is_chosen_once_for_all_charts(page):
@@ -262,7 +271,7 @@ def test_a_name_like_a_script_is_text_everywhere(page):
     page.locator("#heat .chart").scroll_into_view_if_needed()
     box = page.locator("#heat .heatmaplayer image").first.bounding_box()
     page.mouse.move(box["x"] + box["width"] / 3, box["y"] + box["height"] * 0.62)  # the third of four rows
-    page.wait_for_function("document.querySelector('#heat .hoverlayer').textContent")
+    wait_until(page, "document.querySelector('#heat .hoverlayer').textContent")
     assert HOSTILE in page.locator("#heat .hoverlayer").evaluate("(node) => node.textContent")
 
 
@@ -316,7 +325,7 @@ def test_several_runs_stand_side_by_side_and_on_a_phone_below_each_other(browser
             assert (first["y"] == second["y"]) is is_beside
             assert (second["x"] > first["x"]) is is_beside
     page.locator("#interventions .expand").first.click()
-    page.wait_for_function("document.querySelector('#heat .main-svg').getBoundingClientRect().right < 391")
+    wait_until(page, "document.querySelector('#heat .main-svg').getBoundingClientRect().right < 391")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     assert opened.faults == []
     opened.close()
