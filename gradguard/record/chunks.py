@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gradguard.evidence.stats import ABSENT
 from gradguard.record.seals import SealedRows
-from gradguard.stats import ABSENT
 
 
 BUFFER_ROWS = 64

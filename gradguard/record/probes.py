@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gradguard.probe_stats import Activations, Updates
+from gradguard.evidence.probe_stats import Activations, Updates
 from gradguard.record.chain import LazyChain, first_link
 
 
