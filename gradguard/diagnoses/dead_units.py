@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
 from gradguard.evidence.probe_stats import Activations, OutputStats
-from gradguard.evidence.progress import WINDOW, has_learned, share_left
+from gradguard.evidence.progress import LEARNED, WINDOW, has_learned, share_left
 from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.records import MAX_NAMES, Finding, Severity
 
@@ -24,7 +24,6 @@ REPEAT_AFTER = 500  # steps between two findings of one kind while it lasts
 LIKE_CLASSES = 0.25  # distance of the initial loss from ln C, as a share of it, of what looks like C classes
 SQUASHING = frozenset({"sigmoid", "tanh", "softmax", "hardsigmoid", "hardtanh", "log_softmax"})
 MAX_LEFT = 3  # units of a layer that died: a sparse code has more of them at work
-MOVED = 0.7  # of the loss at the start, below which a run whose layers died is on its way all the same
 OUTSIDE = frozenset({"input", "output"})  # what is zero there may be data, or be meant: it counts when it grew
 
 
@@ -50,7 +49,7 @@ class DeadUnits(Diagnosis[DeadState]):
         share: dead units of a layer over all of its units from which it is reported, in (0, 1).
         blocked: and from which hardly anything passes the layer, in (0, 1).
         about: "all" dead units, those of "layers" or those of the "outputs" only; "died" are layers that hardly a unit
-            is left of, that were alive at the first probe, in a run whose loss has not come down since.
+            is left of, that were alive at the first probe, in a run whose loss is above half of its start.
     """
 
     name = "dead_units"
@@ -116,7 +115,7 @@ class DeadUnits(Diagnosis[DeadState]):
                 is_bad = False
             if self.about == "died":
                 num_left = round((1.0 - dead) * int(seen.num_units[place]))
-                is_bad = is_bad and first <= self.share and left > MOVED and num_left <= MAX_LEFT
+                is_bad = is_bad and first <= self.share and left > LEARNED and num_left <= MAX_LEFT
             state.streaks[name] = state.streaks.get(name, 0) + 1 if is_bad else 0
             state.samples[name] = state.samples.get(name, 0) + num_samples if is_bad else 0
             lasts = state.streaks[name] >= CONFIRM and state.samples[name] >= CONFIRM * MIN_SAMPLES

@@ -139,7 +139,7 @@ def test_a_layer_that_was_never_alive_did_not_die():
     assert run([activations(dead=1.0)] * 4, **DIED) == []
 
 
-@pytest.mark.parametrize(("loss", "is_told"), [(0.9, True), (0.71, True), (0.69, False), (None, False)])
+@pytest.mark.parametrize(("loss", "is_told"), [(0.9, True), (0.51, True), (0.49, False), (None, False)])
 def test_a_run_on_its_way_or_without_a_loss_is_left_alone(loss, is_told):
     probes = [activations(dead=0.1), activations(dead=1.0)]
     assert bool(run(probes, loss=loss, start=loss and 1.0, **DIED)) == is_told
