@@ -162,8 +162,9 @@ class ActionTable {
   }
 
   details(row) {
-    const { details, texts } = this.view.run.actions;
-    const detail = details[row.place];
+    const { actions, evidence } = this.view.run;
+    const { texts } = actions;
+    const detail = evidence[row.place];
     const back = el(
       "button",
       { type: "button", onclick: () => this.showSpan(row.step, row.step) },
