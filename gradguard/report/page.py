@@ -54,7 +54,9 @@ def render(title: str, runs: Sequence[dict[str, Any]], plotly_js: str) -> str:
         "policy": html.escape(policy),
         "title": html.escape(title),
         "style": _file("page.css"),
-        "words": _data({"runs": [{key: told for key, told in run.items() if key not in DRAWN + ON_REQUEST} for run in runs]}),
+        "words": _data(
+            {"runs": [{key: told for key, told in run.items() if key not in DRAWN + ON_REQUEST} for run in runs]}
+        ),
         "drawn": _pieces(runs, DRAWN),
         "evidence": _pieces(runs, ON_REQUEST),
         **scripts,
