@@ -62,6 +62,14 @@ def test_only_its_own_scripts_may_run(sick_run, tmp_path):
         assert attrs.get("type") == "application/json" or f"'sha256-{digest}'" in policy
 
 
+def test_words_stand_before_numbers_and_numbers_before_the_library(sick_run, tmp_path):
+    page = write_report([sick_run], tmp_path / "report.html").path.read_text(encoding="utf-8")
+    ids = [attrs["id"] for attrs, _ in Elements(page).scripts if "id" in attrs]
+    assert ids[:3] == ["words", "run0-curves", "run0-actions"]
+    assert ids[-2:] == ["plotly", "run0-evidence"]
+    assert page.index("this, (() => {") > page.index('id="plotly"')  # its factory is read once
+
+
 def test_a_name_from_the_record_is_nowhere_markup(sick_run, tmp_path):
     page = write_report([sick_run], tmp_path / "report.html").path.read_text(encoding="utf-8")
     assert HOSTILE not in page

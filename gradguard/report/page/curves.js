@@ -179,7 +179,7 @@ function walkable(host, marks, openRow) {
 }
 
 function showMark(host, mark) {
-  host.data.forEach((trace, curveNumber) => {
+  host.data?.forEach((trace, curveNumber) => {
     if (trace.yaxis !== "y2") return;
     const pointNumber = (trace.customdata ?? []).indexOf(mark.rows[0].place);
     if (pointNumber >= 0) Plotly.Fx.hover(host, [{ curveNumber, pointNumber }], ["xy2"]);
