@@ -1,4 +1,4 @@
-"""The page in a real browser: it opens with words, draws, answers to mouse and keyboard, asks for nothing, runs no name."""
+"""The page in a real browser: it opens with words, draws, answers to mouse and keyboard; no name runs, no request goes."""
 
 import re
 import shutil
