@@ -1,4 +1,4 @@
-"""The page in a real browser: it opens with words, draws, answers to mouse and keyboard; no name runs, no request goes."""
+"""The page in a real browser: it opens with words, draws, answers to mouse and keyboard, and lets no name run."""
 
 import re
 import shutil
