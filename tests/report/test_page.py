@@ -65,7 +65,7 @@ def test_only_its_own_scripts_may_run(sick_run, tmp_path):
 def test_words_stand_before_numbers_and_numbers_before_the_library(sick_run, tmp_path):
     page = write_report([sick_run], tmp_path / "report.html").path.read_text(encoding="utf-8")
     ids = [attrs["id"] for attrs, _ in Elements(page).scripts if "id" in attrs]
-    assert ids[:3] == ["words", "run0-curves", "run0-actions"]
+    assert ids[:3] == ["told", "run0-curves", "run0-actions"]
     assert ids[-2:] == ["plotly", "run0-evidence"]
     assert page.index("this, (() => {") > page.index('id="plotly"')  # its factory is read once
 

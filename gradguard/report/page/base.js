@@ -1,7 +1,7 @@
 "use strict";
 // The data of the page, and what every part of it needs: elements, numbers, packed arrays, what a reader has chosen.
 
-const DATA = JSON.parse(document.getElementById("words").textContent);
+const DATA = JSON.parse(document.getElementById("told").textContent);
 
 // The numbers of a run stand further down in the page, a piece each: a piece is read when something asks for it.
 const PIECES = ["curves", "actions", "norms", "probed", "updates", "activations", "histograms", "evidence"];
