@@ -17,7 +17,7 @@ GENERATOR = '<meta name="generator" content="gradguard report">'
 SCRIPTS = (  # what every part needs, the charts, the words, and what puts the page together
     *("base", "theme", "glimpse", "chart", "marks", "lines", "statistics"),
     *("curves", "norm", "heat", "boxes", "evolution", "updates", "activations", "histograms"),
-    *("answers", "story", "table", "efficacy", "policy"),
+    *("answers", "story", "evidence", "table", "efficacy", "policy"),
     "main",
 )
 FILL, DRAW = "fillSections();", "drawCharts();"  # run when the browser has read as far as they need

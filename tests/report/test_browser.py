@@ -138,6 +138,11 @@ def test_words_and_a_first_picture_do_not_wait_for_the_library(browser, pages, t
             }"""
         )
         assert inks > 10
+    picture = "document.querySelector('#norm .glimpse').toDataURL()"
+    light = page.evaluate(picture)
+    for theme in ("light", "dark"):
+        page.locator("#theme").click()
+        assert (page.evaluate(picture) == light) is (theme == "light")
     page.locator("#curves .chart").focus()
     page.keyboard.press("ArrowRight")
     assert f"step {SPIKE}: exploding_gradient" in page.locator("#announce").inner_text()

@@ -39,6 +39,10 @@ function plain(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
+function unescaped(text) {
+  return text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
+}
+
 // A name as nodes that may break across lines behind its dots and underscores.
 function breakable(name) {
   return String(name)

@@ -69,9 +69,9 @@ function chart(view, { label, caption, build, follows = [], isTimed = false, isF
     return { data, layout, height };
   };
   const given = ({ data, layout, height }) => [host, data, layoutOf({ ...layout, height }), CONFIG];
-  const redraw = () => isDrawn && Plotly.react(...given(figure()));
-  host.redraw = redraw;
   host.glimpse = () => isFirst && glimpse(host, figure());
+  const redraw = () => (isDrawn ? Plotly.react(...given(figure())) : host.glimpse());
+  host.redraw = redraw;
   host.draw = () => {
     if (isDrawn || !globalThis.Plotly) return;
     isDrawn = true;

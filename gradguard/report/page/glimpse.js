@@ -2,20 +2,23 @@
 // A first picture of a chart, until the library that draws it has been read: lines, points and axes of the same figure.
 
 const SUPERSCRIPT = { "-": "⁻", ...Object.fromEntries([..."⁰¹²³⁴⁵⁶⁷⁸⁹"].map((sign, digit) => [digit, sign])) };
-const power = (exponent) => `10${[...String(exponent)].map((sign) => SUPERSCRIPT[sign]).join("")}`;
+function power(exponent) {
+  if (exponent === 0 || exponent === 1) return String(10 ** exponent);
+  return `10${[...String(exponent)].map((sign) => SUPERSCRIPT[sign]).join("")}`;
+}
 
 // Numbers as the library writes them beside an axis whose largest is `high`.
 function tickText(value, high) {
   const exponent = Math.floor(Math.log10(high));
   if (Math.abs(exponent) <= 3 || !value) return String(Number(value.toPrecision(6)));
-  if (exponent < 0) return value.toExponential().replace("e-", "e−");
+  if (exponent < 0) return Number(value.toPrecision(6)).toExponential().replace("e-", "e−");
   const thousands = Math.round((exponent - 1) / 3);
   return `${Number((value / 1000 ** thousands).toPrecision(6))}${["", "k", "M", "B", "T"][thousands] ?? "?"}`;
 }
 
 // Places on an axis, in its own numbers (of a logarithmic one: exponents), and their labels.
 function ticksOf({ type, range, tickvals, ticktext, dtick, nticks = 6 }) {
-  if (tickvals) return tickvals.map((at, i) => [at, ticktext[i]]);
+  if (tickvals) return tickvals.map((at, i) => [at, unescaped(ticktext[i])]);
   const [low, high] = [Math.min(...range), Math.max(...range)];
   const ticks = [];
   if (type === "log") {
@@ -83,7 +86,7 @@ function glimpse(host, { data, layout, height }) {
       pen.fillText(text, l - (axis.ticks ? 7 : 3), axis.at(value));
     }
     if (!axis.title) continue;
-    const room = Math.max(...ticks.map(([, text]) => pen.measureText(text).width));
+    const room = Math.max(0, ...ticks.map(([, text]) => pen.measureText(text).width));
     pen.save();
     pen.translate(l - 7 - room - 15, (axis.top + axis.bottom) / 2);
     pen.rotate(-Math.PI / 2);
