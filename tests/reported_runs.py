@@ -142,3 +142,15 @@ def healthy(path, steps=120, **options):
             run.probe(step)
         run.step(step)
     return run.finish()
+
+
+def eventful(path, steps=1200, every=2):
+    """Write a run in which the guard stepped in very often, the same way but for one rollback late in the run."""
+    run = Recording(path, ["a.weight", "b.weight"])
+    for step in range(steps):
+        if step % every == 0:
+            common = {"step": step, "diagnosis": "nonfinite", "change": Change(summary="skipped")}
+            remedy = "rollback" if step == steps - 200 else "skip_step"
+            run.write(Intervention(rule="tame", remedy=remedy, **common))
+        run.step(step)
+    return run.finish()

@@ -30,8 +30,8 @@ class Words:
         return self.texts.setdefault(shown(text), len(self.texts))
 
 
-def actions(run: Run, share: float = 1.0) -> dict[str, Any]:
-    """Return the rows of the table.
+def actions(run: Run, share: float = 1.0) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the table, and the evidence behind its rows.
 
     Args:
         run: whose.
@@ -39,8 +39,8 @@ def actions(run: Run, share: float = 1.0) -> dict[str, Any]:
 
     Returns:
         {"texts": [...], "rows": [[step, diagnosis, remedy, layer, outcome, summary, seq]], all but the first and last
-        of them places in "texts", "details": {place of a row: {...}}, "left_out": rows for which there was no room}.
-        Interventions go before what was not done, and the details of what is rare before the rest.
+        of them places in "texts", "left_out": rows for which there was no room}, and {place of a row: {...}}.
+        Interventions go before what was not done, and the evidence of what is rare before the rest.
     """
     words = Words()
     records: list[Action] = sorted(
@@ -57,12 +57,7 @@ def actions(run: Run, share: float = 1.0) -> dict[str, Any]:
         if room < 0:
             break
         details[str(place)] = detail
-    return {
-        "rows": rows,
-        "details": details,
-        "left_out": len(records) - len(chosen),
-        "texts": list(words.texts),
-    }
+    return {"rows": rows, "left_out": len(records) - len(chosen), "texts": list(words.texts)}, details
 
 
 def shown(text: object) -> str:

@@ -40,6 +40,7 @@ def describe(run: Run, title: str, share: float = 1.0) -> dict[str, Any]:
     drawn = curves(run, line, alarm, max(100, int(NUM_BUCKETS * share)))
     found = episodes(run)
     told_of = [tell(run, line, episode) for episode in most_telling(found)]
+    table, evidence = actions(run, share)
     return {
         "title": title,
         "path": printable(str(run.path)),
@@ -60,7 +61,8 @@ def describe(run: Run, title: str, share: float = 1.0) -> dict[str, Any]:
         "updates": update_ratios(run, share),
         "activations": activations(run, share),
         "histograms": histograms(run, (episode.first for episode in found), share),
-        "actions": actions(run, share),
+        "actions": table,
+        "evidence": evidence,
         "efficacy": [_plain(row.model_dump()) for row in summary.efficacy],
         "withheld": [
             [

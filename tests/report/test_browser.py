@@ -1,10 +1,14 @@
-"""The page in a real browser: it draws, answers to mouse and keyboard, asks for nothing, and takes no name for code."""
+"""The page in a real browser: it opens with words, draws, answers to mouse and keyboard, and lets no name run."""
 
+import re
 import shutil
 import time
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
-from reported_runs import HOSTILE, NAN, PLATEAU, SPIKE, STEPS, Recording, healthy, sick
+from reported_runs import HOSTILE, NAN, PLATEAU, SPIKE, STEPS, Recording, eventful, healthy, sick
 
 from gradguard.report.write import write_report
 
@@ -34,6 +38,7 @@ def pages(tmp_path_factory):
         "sick": [sick(folder / "sick")],
         "healthy": [healthy(folder / "healthy", names=["a.weight", "b.weight"])],
         "empty": [Recording(folder / "empty").finish("failed")],
+        "eventful": [eventful(folder / "eventful")],
     }
     runs["both"] = [*runs["sick"], *runs["healthy"]]
     written = {name: write_report(paths, folder / f"{name}.html").path for name, paths in runs.items()}
@@ -114,6 +119,50 @@ def is_in_view(locator):
     return locator.evaluate(
         "(node) => { const box = node.getBoundingClientRect(); return box.bottom > 0 && box.top < innerHeight; }"
     )
+
+
+def test_words_and_a_first_picture_do_not_wait_for_the_library(browser, pages, tmp_path):
+    page_file = tmp_path / "page.html"
+    whole = Path(url2pathname(urlsplit(pages["sick"]).path)).read_text(encoding="utf-8")
+    page_file.write_text(re.sub(r'(?s)(<script id="plotly"[^>]*>).*?(?=</script>)', r"\1", whole), encoding="utf-8")
+    opened = Opened(browser, page_file.as_uri(), "none")
+    page = opened.page
+    assert not page.evaluate("'Plotly' in globalThis")
+    assert page.locator(".answer").count() == 4
+    assert len(rows(page)) == 4
+    for section in ("curves", "norm"):
+        inks = page.locator(f"#{section} .glimpse").evaluate(
+            """(canvas) => {
+                const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+                return new Set(new Uint32Array(data.buffer)).size;
+            }"""
+        )
+        assert inks > 10
+    picture = "document.querySelector('#norm .glimpse').toDataURL()"
+    light = page.evaluate(picture)
+    for theme in ("light", "dark"):
+        page.locator("#theme").click()
+        assert (page.evaluate(picture) == light) is (theme == "light")
+    page.locator("#curves .chart").focus()
+    page.keyboard.press("ArrowRight")
+    assert f"step {SPIKE}: exploding_gradient" in page.locator("#announce").inner_text()
+    assert opened.faults == []
+    opened.close()
+
+
+@pytest.mark.parametrize("name", ["sick", "healthy"])
+def test_a_chart_takes_the_place_of_its_first_picture_exactly(browser, pages, name):
+    opened = Opened(browser, pages[name], "#curves .chart, #norm .chart")
+    page = opened.page
+    order = "['words', 'glimpse', 'charts'].map((name) => performance.getEntriesByName(name)[0].startTime)"
+    assert page.evaluate(order) == sorted(page.evaluate(order))
+    assert page.locator(".chart:has(.main-svg) .glimpse").count() == 0
+    for section in ("curves", "norm"):
+        chart = page.locator(f"#{section} .chart")
+        asked, drawn = chart.evaluate("(host) => [host.layout.margin, host._fullLayout._size]")
+        assert asked == {side: drawn[side] for side in "lrtb"}
+    assert opened.faults == []
+    opened.close()
 
 
 @pytest.mark.parametrize(
@@ -231,6 +280,48 @@ def test_what_was_not_done_is_shown_when_asked_for(page):
     page.get_by_label("also what was not done").uncheck()
 
 
+def test_of_many_rows_those_that_are_not_there_yet_are_found_and_reached(browser, pages):
+    opened = Opened(browser, pages["eventful"], "#curves .chart")
+    page = opened.page
+    steps = page.locator("#interventions tr.row .expand")
+    said = page.locator("#interventions [role=status]")
+
+    def step_of(button):
+        return int(button.inner_text().strip("▸\n ").replace(",", ""))
+
+    assert steps.count() == 50
+    assert said.inner_text() == "600 rows, the first 50 shown"
+    page.locator("[data-filter=remedy]").select_option(label="rollback (1)")
+    assert [row[0].strip("▸\n ") for row in rows(page)] == ["1,000"]
+    page.get_by_role("button", name="Clear filters").click()
+    page.get_by_label("From step").fill("901")
+    page.get_by_label("From step").press("Enter")
+    assert (step_of(steps.first), said.inner_text()) == (902, "149 rows, the first 50 shown")
+    page.get_by_role("button", name="Clear filters").click()
+    page.get_by_role("button", name="Show more").focus()
+    for shown in (250, 450, 600):
+        page.keyboard.press("Enter")
+        assert steps.count() == shown
+    assert page.evaluate("document.activeElement.textContent") == "▸900"  # the first of those that came last
+    assert step_of(steps.last) == 1198
+    page.keyboard.press("Enter")
+    assert page.locator("#interventions tr.detail").count() == 1
+    page.keyboard.press("Enter")
+    assert page.locator("#interventions tr.detail").count() == 0
+    assert steps.count() == 600
+    page.get_by_role("button", name="Clear filters").click()
+    chart = page.locator("#curves .chart")
+    chart.focus()
+    for _ in range(100):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.textContent") == "▸198"
+    assert page.locator("#interventions tr.is-target").count() == 1
+    assert steps.count() == 50
+    assert opened.faults == []
+    opened.close()
+
+
 def test_zooming_one_chart_zooms_the_others_and_chooses_the_span_of_the_boxes(page):
     page.evaluate("Plotly.relayout(document.querySelector('#norm .chart'), {'xaxis.range': [50, 100]})")
     wait_until(page, "document.querySelector('#curves input').value === '50'")
@@ -263,7 +354,7 @@ def test_the_slider_chooses_the_probe(page):
 
 def test_a_name_like_a_script_is_text_everywhere(page):
     assert HOSTILE in [row[2] for row in rows(page)]
-    assert page.locator("script").count() == 4  # data, library as text, ours, library
+    assert page.locator("script:not([type])").count() == 4  # the page, what fills it, what draws, and the library
     assert page.locator("img[src=x], main b:has-text('bold')").count() == 0
     labels = page.locator("#heat .ytick text").evaluate_all("(nodes) => nodes.map((node) => node.textContent)")
     assert HOSTILE in labels

@@ -45,7 +45,8 @@ def test_a_run_is_told_in_full(sick_run):
 
 
 def test_the_rows_of_the_table_have_their_evidence(sick_run):
-    table = describe_path(sick_run)["actions"]
+    told = describe_path(sick_run)
+    table = told["actions"]
     texts = table["texts"]
     first = table["rows"][0]
     assert [first[0], *(texts[place] for place in first[1:6])] == [
@@ -56,7 +57,7 @@ def test_the_rows_of_the_table_have_their_evidence(sick_run):
         "helped",
         f"norm of {HOSTILE} 100 -> 6",
     ]
-    detail = table["details"]["0"]
+    detail = told["evidence"]["0"]
     assert [texts[detail["rule"]], texts[detail["reason"]]] == ["tame", "fired"]
     assert detail["finding"]["numbers"] == [100.0, 2.0, 40.0, 50]
     assert [texts[detail["change"][0][0]], *detail["change"][0][1:]] == ["norm", 100.0, 6.0]
@@ -81,12 +82,12 @@ def test_what_has_no_room_is_counted_and_what_is_rare_is_kept(tmp_path):
             )
         )
     read = read_run(run.finish())
-    few = actions(read, share=0.01)
+    few, _ = actions(read, share=0.01)
     assert few["left_out"] == 100
-    some = actions(read, share=0.015)
+    some, evidence = actions(read, share=0.015)
     assert len(some["rows"]) == 300
-    assert "250" in some["details"]
-    assert 50 < len(some["details"]) < 300
+    assert "250" in evidence
+    assert 50 < len(evidence) < 300
 
 
 def test_a_resumed_run_is_told_as_it_ended(tmp_path):

@@ -47,7 +47,8 @@ def test_the_page_is_one_file_that_asks_for_nothing(sick_run, tmp_path):
     found = Elements(page)
     assert not [attrs for _, attrs in found.tags if {"src", "srcset", "data"} & attrs.keys()]
     assert [tag for tag, _ in found.tags if tag in ("link", "iframe", "img", "object", "embed", "base")] == []
-    assert len(found.scripts) == 3
+    runs_as_code = [attrs for attrs, _ in found.scripts if "type" not in attrs]
+    assert len(runs_as_code) == 3  # the page, then what fills it, then what draws its charts
 
 
 def test_only_its_own_scripts_may_run(sick_run, tmp_path):
@@ -59,6 +60,14 @@ def test_only_its_own_scripts_may_run(sick_run, tmp_path):
     for attrs, text in found.scripts:
         digest = b64encode(hashlib.sha256("".join(text).encode("utf-8")).digest()).decode("ascii")
         assert attrs.get("type") == "application/json" or f"'sha256-{digest}'" in policy
+
+
+def test_words_stand_before_numbers_and_numbers_before_the_library(sick_run, tmp_path):
+    page = write_report([sick_run], tmp_path / "report.html").path.read_text(encoding="utf-8")
+    ids = [attrs["id"] for attrs, _ in Elements(page).scripts if "id" in attrs]
+    assert ids[:3] == ["told", "run0-curves", "run0-actions"]
+    assert ids[-2:] == ["plotly", "run0-evidence"]
+    assert page.index("this, (() => {") > page.index('id="plotly"')  # its factory is read once
 
 
 def test_a_name_from_the_record_is_nowhere_markup(sick_run, tmp_path):

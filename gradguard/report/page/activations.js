@@ -44,7 +44,7 @@ function activationFigure(view, sketches, name) {
       },
     ],
     layout: {
-      margin: { l: 40, r: 10, t: 8, b: 38 },
+      margin: layerMargin(names, height, { r: 68 }),
       xaxis: axis({ title: { text: "step", standoff: 4 }, showgrid: false, zeroline: false }),
       yaxis: layerAxis(names, height),
     },

@@ -1,7 +1,25 @@
 "use strict";
 // The data of the page, and what every part of it needs: elements, numbers, packed arrays, what a reader has chosen.
 
-const DATA = JSON.parse(document.getElementById("data").textContent);
+const DATA = JSON.parse(document.getElementById("told").textContent);
+
+// The numbers of a run stand further down in the page, a piece each: a piece is read when something asks for it.
+const PIECES = ["curves", "actions", "norms", "probed", "updates", "activations", "histograms", "evidence"];
+function remembered(owner, name, compute) {
+  Object.defineProperty(owner, name, {
+    configurable: true,
+    get() {
+      const value = compute();
+      Object.defineProperty(owner, name, { value });
+      return value;
+    },
+  });
+}
+DATA.runs.forEach((run, place) =>
+  PIECES.forEach((name) =>
+    remembered(run, name, () => JSON.parse(document.getElementById(`run${place}-${name}`).textContent)),
+  ),
+);
 
 // Text is only ever set as text: no part of the page takes HTML from the data.
 function el(tag, attributes = {}, ...children) {
@@ -19,6 +37,10 @@ function el(tag, attributes = {}, ...children) {
 // Plotly reads a little HTML in its texts: a name must not be taken for any.
 function plain(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
+function unescaped(text) {
+  return text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
 }
 
 // A name as nodes that may break across lines behind its dots and underscores.
@@ -57,7 +79,10 @@ function duration(seconds) {
 }
 
 function bytes(text) {
-  return Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+  const chars = atob(text);
+  const values = new Uint8Array(chars.length);
+  for (let i = 0; i < values.length; i++) values[i] = chars.charCodeAt(i);
+  return values;
 }
 
 // The upper halves of little-endian float32, see sketch.py.
@@ -73,7 +98,7 @@ class Sketch {
   constructor({ first, last, shape, data }) {
     [this.first, this.last] = [first, last];
     [this.depth, this.width, this.series] = shape;
-    this.values = floats(data);
+    remembered(this, "values", () => floats(data));
   }
   at(quantile, stretch, series) {
     const level = this.depth === 1 ? 0 : quantile;
@@ -110,14 +135,22 @@ class Sketch {
   }
 }
 
-const sketchOf = (told) => (told && told.shape[1] && told.shape[2] ? new Sketch(told) : null);
+// The same sketch for every chart that takes its numbers from it: they are many.
+const sketches = new Map();
+function sketchOf(told) {
+  if (!told || !told.shape[1] || !told.shape[2]) return null;
+  if (!sketches.has(told)) sketches.set(told, new Sketch(told));
+  return sketches.get(told);
+}
 
 // What a reader has chosen for one run: a span of steps (null: all), a layer, an intervention.
 class View {
   constructor(run, index) {
     Object.assign(this, { run, index, span: null, layer: 0, listeners: { span: [], layer: [] } });
-    const steps = run.curves.step;
-    this.whole = steps.length ? [steps[0], steps[steps.length - 1]] : [0, 0];
+    remembered(this, "whole", () => {
+      const steps = run.curves.step;
+      return steps.length ? [steps[0], steps[steps.length - 1]] : [0, 0];
+    });
   }
   // Places of the rows to draw: all in view, or of each pixel's width the highest and lowest of every curve.
   get drawnRows() {

@@ -51,7 +51,7 @@ function boxFigure(view, sketches, name) {
     data,
     height: height + 60,
     layout: {
-      margin: { l: 40, r: 14, t: 8, b: 42 },
+      margin: layerMargin(layers, height, { b: 48 }),
       xaxis: (isLog ? logAxis : linearAxis)(boxRange(box, isLog), { title: { text: STATISTICS[name], standoff: 4 } }),
       yaxis: layerAxis(layers, height),
     },

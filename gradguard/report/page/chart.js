@@ -23,7 +23,7 @@ function axis(extra = {}) {
     tickcolor: color("line"),
     ticks: "outside",
     ticklen: 4,
-    automargin: true,
+    automargin: "left",
     ...extra,
   };
 }
@@ -47,7 +47,7 @@ function layoutOf(layout) {
     showlegend: false,
     hovermode: "closest",
     dragmode: isTouch ? false : "zoom",
-    margin: { l: 56, r: 14, t: 10, b: 38 },
+    margin: { l: 56, r: 14, t: 10, b: 44 },
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("text") },
     hoverlabel: { bgcolor: color("card"), bordercolor: color("line"), font: { color: color("text") }, align: "left" },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: color("soft"), activecolor: color("accent") },
@@ -56,8 +56,9 @@ function layoutOf(layout) {
 }
 
 // A chart in a figure. `build` returns {data, layout, height}; `follows` names what of the view it is redrawn for.
-// With `isTimed` its x axis is the step: it shows the view's span, and zooming it chooses the span.
-function chart(view, { label, caption, build, follows = [], isTimed = false, onClick = null }) {
+// With `isTimed` its x axis is the step: it shows the view's span, and zooming it chooses the span. With `isFirst` a
+// glimpse of it is shown until the library is there.
+function chart(view, { label, caption, build, follows = [], isTimed = false, isFirst = false, onClick = null }) {
   const host = el("div", { class: "chart", role: "img", "aria-label": label });
   host.style.minHeight = "240px";
   let isDrawn = false;
@@ -65,15 +66,18 @@ function chart(view, { label, caption, build, follows = [], isTimed = false, onC
     const { data, layout, height } = build();
     host.style.height = `${height}px`;
     if (isTimed) layout.xaxis = { ...layout.xaxis, range: padded(view.shownSpan), autorange: false };
-    return [host, data, layoutOf({ ...layout, height }), CONFIG];
+    return { data, layout, height };
   };
-  const redraw = () => isDrawn && Plotly.react(...figure());
+  const given = ({ data, layout, height }) => [host, data, layoutOf({ ...layout, height }), CONFIG];
+  host.glimpse = () => isFirst && glimpse(host, figure());
+  const redraw = () => (isDrawn ? Plotly.react(...given(figure())) : host.glimpse());
   host.redraw = redraw;
   host.draw = () => {
     if (isDrawn || !globalThis.Plotly) return;
     isDrawn = true;
     nearScreen.unobserve(host);
-    Plotly.newPlot(...figure());
+    host.replaceChildren();
+    Plotly.newPlot(...given(figure()));
     if (onClick) host.on("plotly_click", (event) => onClick(event.points));
     if (isTimed) host.on("plotly_relayout", (change) => chosen(view, change));
   };
@@ -102,23 +106,41 @@ function chosen(view, change) {
   view.set("span", [Math.max(from, first), Math.min(to, last)]);
 }
 
-// Labels of layers on an axis, as many as there is room for, and no longer than there is.
-function layerAxis(names, height, extra = {}) {
-  const room = innerWidth < 640 ? 16 : 34;
+// Width of the longest of some labels beside an axis. A margin that has room for them from the start saves the library
+// from drawing everything twice: to find that there is none, and again.
+const ruler = document.createElement("canvas").getContext("2d");
+function labelWidth(labels, size = 12) {
+  ruler.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+  return Math.ceil(Math.max(0, ...labels.map((label) => ruler.measureText(label).width))) + 12;
+}
+
+// Layers that are named beside an axis: as many as there is room for, and no longer than there is.
+const LAYER_LABEL = 10.5;
+function labelledLayers(names, height) {
   const each = Math.max(1, Math.ceil((names.length * 12) / height));
   const kept = names.filter((_, i) => i % each === 0);
+  return { kept, labels: kept.map((name) => shortened(name, innerWidth < 640 ? 16 : 34)) };
+}
+
+function layerMargin(names, height, extra) {
+  return { l: labelWidth(labelledLayers(names, height).labels, LAYER_LABEL), r: 14, t: 10, b: 44, ...extra };
+}
+
+function layerAxis(names, height, extra = {}) {
+  const { kept, labels } = labelledLayers(names, height);
   return axis({
     type: "category",
     categoryorder: "array",
     categoryarray: names.map(plain),
     tickvals: kept.map(plain),
-    ticktext: kept.map((name) => plain(shortened(name, room))),
+    ticktext: labels.map(plain),
     range: [names.length - 0.5, -0.5],
     fixedrange: true,
+    automargin: false,
     ticks: "",
     showgrid: false,
     zeroline: false,
-    tickfont: { size: 10.5 },
+    tickfont: { size: LAYER_LABEL },
     ...extra,
   });
 }

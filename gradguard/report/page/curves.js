@@ -50,7 +50,10 @@ const numLanes = () => Math.max(...views.map((view) => new Set(view.run.actions.
 function rateAxis(extra) {
   const rates = DATA.runs.flatMap((run) => [...run.curves.lr, ...run.curves.effective]).filter(isPositive);
   const isLog = rates.length && logOrNot(rates) === "log";
-  if (!isLog) return axis({ rangemode: "tozero", exponentformat: "e", nticks: 4, ...extra });
+  if (!isLog) {
+    const range = [0, rates.reduce((a, b) => Math.max(a, b), 0) * 1.06 || 1];
+    return axis({ range, exponentformat: "e", nticks: 4, ...extra });
+  }
   const range = [
     Math.log10(rates.reduce((a, b) => Math.min(a, b))) - 0.2,
     Math.log10(rates.reduce((a, b) => Math.max(a, b))) + 0.2,
@@ -61,6 +64,7 @@ function rateAxis(extra) {
 function lossFigure(view, marks, scale) {
   const { curves } = view.run;
   const lanes = [...new Set(marks.map((mark) => mark.diagnosis))];
+  const labels = lanes.map((name) => shortened(name, innerWidth < 640 ? 16 : 24));
   const hasLoss = curves.loss.some((value) => value !== null);
   const heights = { lanes: numLanes() * LANE, loss: hasLoss ? 250 : 0, rate: 110 };
   const shown = thinned(marks, view.shownSpan);
@@ -73,7 +77,7 @@ function lossFigure(view, marks, scale) {
   const pick = (values) => view.drawnRows.map((i) => values[i]);
   const x = pick(curves.step);
   const layout = {
-    margin: { l: 62, r: 14, t: 8, b: 38 },
+    margin: { l: Math.max(78, labelWidth(labels)), r: 14, t: 9, b: 44 },
     xaxis: axis({ title: { text: "step", standoff: 4 }, anchor: "y3" }),
     yaxis3: rateAxis({ domain: [0, rateTop], title: { text: "learning rate", standoff: 8 }, anchor: "x" }),
   };
@@ -102,9 +106,10 @@ function lossFigure(view, marks, scale) {
     layout.yaxis2 = axis({
       domain: [1 - heights.lanes / total, 1],
       tickvals: lanes.map((_, i) => i),
-      ticktext: lanes.map((name) => plain(shortened(name, innerWidth < 640 ? 16 : 24))),
+      ticktext: labels.map(plain),
       range: [numLanes() - 0.4, -0.6],
       fixedrange: true,
+      automargin: false,
       zeroline: false,
       ticks: "",
       anchor: "x",
@@ -123,6 +128,7 @@ function lossChart(view, rows, openRow) {
       "Loss and learning rate over the steps, with what the guard found and did. Arrow keys move between its marks.",
     build: () => lossFigure(view, marks, scale),
     isTimed: true,
+    isFirst: true,
     follows: marks.length > MOST_MARKS || view.isThinned ? ["span"] : [],
     onClick: (points) => {
       const point = points.find((one) => one.customdata !== undefined);
@@ -173,7 +179,7 @@ function walkable(host, marks, openRow) {
 }
 
 function showMark(host, mark) {
-  host.data.forEach((trace, curveNumber) => {
+  host.data?.forEach((trace, curveNumber) => {
     if (trace.yaxis !== "y2") return;
     const pointNumber = (trace.customdata ?? []).indexOf(mark.rows[0].place);
     if (pointNumber >= 0) Plotly.Fx.hover(host, [{ curveNumber, pointNumber }], ["xy2"]);

@@ -77,7 +77,7 @@ function heatFigure(view, norms, part) {
     data,
     height: height + 60,
     layout: {
-      margin: { l: 40, r: 10, t: 8, b: 38 },
+      margin: layerMargin(layers, height, { r: 62 }),
       xaxis: axis({ title: { text: "step", standoff: 4 }, showgrid: false, zeroline: false }),
       yaxis: layerAxis(layers, height),
     },

@@ -16,22 +16,18 @@ function firstLayer(run) {
   return 0;
 }
 
-const parts = views.map((view) => {
-  const rows = actionRows(view.run.actions);
-  view.layer = firstLayer(view.run);
-  const showSpan = (first, last) => {
-    const [from, to] = view.whole;
-    const span = [Math.max(from, first - AROUND), Math.min(to, last + AROUND)];
-    view.set("span", span[0] <= from && span[1] >= to ? null : span);
-    document.getElementById("curves").scrollIntoView();
-    document.querySelectorAll("#curves .chart")[view.index]?.focus({ preventScroll: true });
-  };
-  const table = new ActionTable(view, rows, showSpan);
-  return { view, rows, table, showSpan };
-});
+for (const view of views) view.layer = firstLayer(view.run);
+
+function showSpan(view, first, last) {
+  const [from, to] = view.whole;
+  const span = [Math.max(from, first - AROUND), Math.min(to, last + AROUND)];
+  view.set("span", span[0] <= from && span[1] >= to ? null : span);
+  document.getElementById("curves").scrollIntoView();
+  document.querySelectorAll("#curves .chart")[view.index]?.focus({ preventScroll: true });
+}
 
 const hasSteps = DATA.runs.some((run) => run.facts.steps);
-const hasActions = parts.some(({ rows }) => rows.length);
+const hasActions = DATA.runs.some((run) => run.facts.interventions || run.withheld.length);
 const ZOOM = "Drag across a chart to zoom all of them.";
 const SECTIONS = [
   {
@@ -160,16 +156,15 @@ function section(id, title, lead, content) {
   );
 }
 
-function perRun(draw, isWide) {
-  const cards = parts.map((part) =>
-    el(
-      "div",
-      { class: "card" },
-      DATA.runs.length > 1 ? el("p", { class: "run-title" }, part.view.run.title) : null,
-      draw(part),
-    ),
+const runTitle = (run) => (DATA.runs.length > 1 ? el("p", { class: "run-title" }, run.title) : null);
+
+// A card for each run, still empty.
+function cards({ isWide }) {
+  return el(
+    "div",
+    { class: isWide ? "" : "runs" },
+    DATA.runs.map((run) => el("div", { class: "card" }, runTitle(run))),
   );
-  return el("div", { class: isWide ? "" : "runs" }, cards);
 }
 
 const page = document.getElementById("page");
@@ -183,12 +178,12 @@ page.append(
     el(
       "div",
       { class: "runs" },
-      parts.map(({ view, showSpan }) =>
+      views.map((view) =>
         el(
           "div",
           {},
-          DATA.runs.length > 1 ? el("p", { class: "run-title" }, view.run.title) : null,
-          story(view, showSpan),
+          runTitle(view.run),
+          story(view, (first, last) => showSpan(view, first, last)),
         ),
       ),
     ),
@@ -198,7 +193,7 @@ const hasEfficacy = DATA.runs.some((run) => run.efficacy.length || run.withheld.
 const drawn = SECTIONS.filter(({ id, needsSteps }) =>
   id === "efficacy" ? hasEfficacy : !needsSteps || hasSteps || hasActions,
 );
-for (const { id, title, lead, draw, isWide } of drawn) page.append(section(id, title, lead, perRun(draw, isWide)));
+for (const one of drawn) page.append(section(one.id, one.title, one.lead, cards(one)));
 const words = glossary();
 if (words) page.append(section("words", "What the words mean", "", words));
 page.append(
@@ -210,16 +205,33 @@ page.append(
   ),
 );
 
-// The words are on the screen before the library that draws the charts, which takes most of the time, is even read.
-function drawCharts() {
-  const hosts = document.querySelectorAll(".chart");
-  if (hosts.length) {
-    const library = document.createElement("script");
-    library.textContent = document.getElementById("plotly").textContent;
-    document.head.append(library);
-    hosts.forEach((host) => nearScreen.observe(host));
+// Called as soon as the numbers have been read: fills the sections, and shows a glimpse of the charts on the screen.
+function fillSections() {
+  const parts = views.map((view) => {
+    const rows = actionRows(view.run.actions);
+    return { view, rows, table: new ActionTable(view, rows, (step) => showSpan(view, step, step)) };
+  });
+  for (const { id, draw } of drawn) {
+    document.querySelectorAll(`#${id} .card`).forEach((card, place) => card.append(draw(parts[place])));
   }
-  performance.mark("charts");
+  document.querySelectorAll(".chart").forEach((host) => host.glimpse());
+  performance.mark("glimpse");
+}
+
+// Called when the library is there as text: it takes a while to run, which the words and the glimpse do not wait for.
+function drawCharts() {
+  requestAnimationFrame(() =>
+    setTimeout(() => {
+      const hosts = document.querySelectorAll(".chart");
+      if (hosts.length) {
+        const library = document.createElement("script");
+        library.textContent = document.getElementById("plotly").textContent;
+        document.head.append(library);
+        hosts.forEach((host) => nearScreen.observe(host));
+      }
+      performance.mark("charts");
+    }),
+  );
 }
 
 const links = ["story", ...drawn.map(({ id }) => id)].map((id) => el("a", { href: `#${id}` }, SHORT[id]));
@@ -238,4 +250,3 @@ const inSight = new IntersectionObserver(
 );
 document.querySelectorAll("main > section").forEach((node) => inSight.observe(node));
 performance.mark("words");
-requestAnimationFrame(() => setTimeout(drawCharts));

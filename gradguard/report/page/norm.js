@@ -81,10 +81,10 @@ function normFigure(view) {
     data,
     height: 330,
     layout: {
-      margin: { l: 62, r: 14, t: 8, b: 38 },
+      margin: { l: 66, r: 14, t: 8, b: 44 },
       shapes,
       xaxis: axis({ title: { text: "step", standoff: 4 } }),
-      yaxis: logAxis(range, { title: { text: "gradient norm" } }),
+      yaxis: logAxis(range, { title: { text: "gradient norm", standoff: 8 } }),
     },
   };
 }
@@ -115,6 +115,7 @@ function normChart(view) {
       label: "Global gradient norm over the steps, with its usual range and the alarm thresholds",
       build: () => normFigure(view),
       isTimed: true,
+      isFirst: true,
       follows: view.isThinned ? ["span"] : [],
     }),
   );

@@ -1,5 +1,6 @@
 "use strict";
-// The table of interventions: filters, rows that open, and the way from a mark to its row and back.
+// The table of interventions: filters, rows that open, and the way from a mark to its row and back. Of many rows the
+// first are there, and more when asked for; the filters look at all.
 
 const PAGE_ROWS = 50;
 const COLUMNS = ["step", "found", "layer", "done", "outcome"];
@@ -12,21 +13,15 @@ const FILTERS = [
 
 class ActionTable {
   constructor(view, rows, showSpan) {
-    Object.assign(this, { view, rows, showSpan, limit: PAGE_ROWS, opened: new Set(), chosen: {} });
+    Object.assign(this, { view, rows, showSpan, limit: PAGE_ROWS, opened: new Set(), chosen: {}, from: -Infinity });
     this.withUndone = rows.every((row) => row.outcome === "not_done");
     this.body = el("tbody");
     this.count = el("p", { class: "lead", role: "status" });
-    this.more = el(
-      "button",
-      {
-        type: "button",
-        onclick: () => {
-          this.limit += 4 * PAGE_ROWS;
-          this.draw();
-        },
-      },
-      "Show more",
-    );
+    this.more = el("button", { type: "button", onclick: () => this.showMore() }, "Show more");
+    this.fromStep = el("input", {
+      type: "number",
+      onchange: () => this.startAt(this.fromStep.value === "" ? -Infinity : Number(this.fromStep.value)),
+    });
     this.selects = FILTERS.map(([key, label]) => this.filter(key, label));
     this.tick = el("input", {
       type: "checkbox",
@@ -45,6 +40,7 @@ class ActionTable {
         "div",
         { class: "controls", role: "group", "aria-label": "Filters" },
         this.selects,
+        rows.length > PAGE_ROWS ? el("label", {}, "From step", this.fromStep) : null,
         hasUndone ? el("label", { class: "tick" }, this.tick, el("span", {}, "also what was not done")) : null,
         reset,
       ),
@@ -89,6 +85,13 @@ class ActionTable {
   reset() {
     this.chosen = {};
     this.selects.forEach((label) => (label.querySelector("select").value = ""));
+    this.startAt(-Infinity);
+  }
+
+  startAt(step) {
+    this.from = step;
+    this.fromStep.value = Number.isFinite(step) ? step : "";
+    this.limit = PAGE_ROWS;
     this.draw();
   }
 
@@ -96,18 +99,39 @@ class ActionTable {
     const wanted = Object.entries(this.chosen).filter(([, value]) => value !== undefined);
     const wantsUndone = this.withUndone || this.chosen.outcome === "not_done";
     return this.rows.filter(
-      (row) => (wantsUndone || row.outcome !== "not_done") && wanted.every(([key, value]) => row[key] === value),
+      (row) =>
+        row.step >= this.from &&
+        (wantsUndone || row.outcome !== "not_done") &&
+        wanted.every(([key, value]) => row[key] === value),
     );
   }
 
   draw() {
+    this.body.replaceChildren();
+    this.append(0);
+  }
+
+  // Appends the rows from a place among the matching ones on.
+  append(start) {
     const rows = this.matching();
-    const shown = rows.slice(0, this.limit);
-    this.body.replaceChildren(...shown.flatMap((row) => this.lines(row)));
+    this.body.append(...rows.slice(start, this.limit).flatMap((row) => this.lines(row)));
+    const isPart = rows.length > this.limit;
     this.count.textContent = rows.length
-      ? `${count(rows.length, "row")}${rows.length > shown.length ? `, the first ${shown.length} shown` : ""}`
+      ? `${count(rows.length, "row")}${isPart ? `, the first ${number(this.limit)} shown` : ""}`
       : "Nothing matches these filters.";
-    this.more.hidden = rows.length <= shown.length;
+    this.more.hidden = !isPart;
+    return rows;
+  }
+
+  showMore() {
+    const start = this.limit;
+    this.limit += 4 * PAGE_ROWS;
+    const rows = this.append(start);
+    if (this.more.hidden) this.button(rows[start].place).focus();
+  }
+
+  button(place) {
+    return document.getElementById(`run${this.view.index}-row${place}`);
   }
 
   lines(row) {
@@ -132,18 +156,17 @@ class ActionTable {
       el("td", {}, done),
       el("td", {}, verdict(row.outcome)),
     );
-    return isOpen
-      ? [
-          line,
-          el("tr", { class: "detail" }, el("td", { class: "detail-cell", colspan: COLUMNS.length }, this.details(row))),
-        ]
-      : [line];
+    if (!isOpen) return [line];
+    const cell = el("td", { class: "detail-cell", colspan: COLUMNS.length }, evidenceOf(this.view, row, this.showSpan));
+    return [line, el("tr", { class: "detail" }, cell)];
   }
 
   toggle(row) {
-    if (!this.opened.delete(row.place)) this.opened.add(row.place);
-    this.draw();
-    document.getElementById(`run${this.view.index}-row${row.place}`)?.focus({ preventScroll: true });
+    const line = this.button(row.place).closest("tr");
+    if (this.opened.delete(row.place)) line.nextElementSibling.remove();
+    else this.opened.add(row.place);
+    line.replaceWith(...this.lines(row));
+    this.button(row.place).focus({ preventScroll: true });
   }
 
   // Opens a row, whatever the filters say, and goes there.
@@ -151,130 +174,15 @@ class ActionTable {
     const row = this.rows[place];
     if (row.outcome === "not_done") this.withUndone = this.tick.checked = true;
     if (!this.matching().includes(row)) this.reset();
-    this.limit = Math.max(this.limit, this.matching().indexOf(row) + 1);
     this.opened.add(place);
+    const index = () => this.matching().indexOf(row);
+    if (index() >= this.limit) this.startAt(row.step);
+    this.limit = Math.max(this.limit, index() + 1);
     this.draw();
-    const button = document.getElementById(`run${this.view.index}-row${place}`);
+    const button = this.button(place);
     const line = button.closest("tr");
     line.classList.add("is-target");
     line.scrollIntoView({ block: "center" });
     button.focus({ preventScroll: true });
-  }
-
-  details(row) {
-    const { details, texts } = this.view.run.actions;
-    const detail = details[row.place];
-    const back = el(
-      "button",
-      { type: "button", onclick: () => this.showSpan(row.step, row.step) },
-      "Show in the charts",
-    );
-    if (!detail) {
-      return el(
-        "div",
-        { class: "details" },
-        el(
-          "p",
-          { class: "wide" },
-          "There was no room for the evidence of every intervention. All of it: ",
-          el("code", {}, `gradguard show ${this.view.run.path} --step ${row.step}`),
-        ),
-        el("div", { class: "wide" }, back),
-      );
-    }
-    const text = (place) => texts[place];
-    const part = (title, ...content) => el("div", {}, el("h4", {}, title), ...content);
-    const pairs = (items) =>
-      el(
-        "dl",
-        { class: "pairs" },
-        items
-          .filter(([, value]) => value !== null && value !== undefined && value !== "")
-          .flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
-      );
-    const blocks = [];
-    const { finding, change, outcome } = detail;
-    if (finding) {
-      const [value, baseline, threshold, window] = finding.numbers;
-      blocks.push(
-        part(
-          "Found",
-          el("p", {}, finding.message || row.diagnosis),
-          finding.follows
-            ? el("p", {}, `Follows from ${text(finding.follows[0])} at step ${number(finding.follows[1])}.`)
-            : null,
-          finding.advice === null ? null : el("p", {}, el("b", {}, "What to do: "), text(finding.advice)),
-        ),
-      );
-      const named = finding.layers.map((place, i) => [i ? ", " : "", el("code", {}, breakable(text(place)))]);
-      blocks.push(
-        part(
-          "Evidence",
-          pairs([
-            ["severity", text(finding.severity)],
-            [text(finding.statistic), value === null ? null : number(value)],
-            ["usual", baseline === null ? null : number(baseline) + (window ? ` over ${number(window)} steps` : "")],
-            ["alarm from", threshold === null ? null : number(threshold)],
-            ...finding.evidence.map(([name, item]) => [text(name), number(item)]),
-          ]),
-          named.length ? el("p", {}, "In ", named, finding.more ? ` and ${number(finding.more)} more` : "") : null,
-        ),
-      );
-    }
-    const rung = detail.rung ? `, rung ${detail.rung} of its ladder` : "";
-    const why =
-      detail.rule === null
-        ? text(detail.reason)
-        : [`rule `, el("code", {}, text(detail.rule)), ` ${text(detail.reason)}${rung}`];
-    blocks.push(
-      part(
-        row.outcome === "not_done" ? "Why it was not done" : "Decision",
-        el("p", {}, why),
-        row.outcome === "not_done" ? el("p", {}, row.summary) : null,
-        detail.samples ? el("p", {}, `Samples: ${detail.samples}`) : null,
-      ),
-    );
-    if (change && change.length) {
-      const cell = (value) => el("td", { class: "number" }, value === undefined || value === null ? "" : number(value));
-      blocks.push(
-        part(
-          "Before and after",
-          el(
-            "table",
-            { class: "change" },
-            el(
-              "thead",
-              {},
-              el(
-                "tr",
-                {},
-                ["", "before", "after"].map((head, i) => el("th", { class: i ? "number" : null }, head)),
-              ),
-            ),
-            el(
-              "tbody",
-              {},
-              change.map(([name, before, after]) => el("tr", {}, el("td", {}, text(name)), cell(before), cell(after))),
-            ),
-          ),
-        ),
-      );
-    }
-    if (outcome) {
-      const [before, after, noise] = outcome.losses;
-      blocks.push(
-        part(
-          "Outcome",
-          el("p", {}, verdict(row.outcome), outcome.text ? `: ${outcome.text}` : ""),
-          pairs([
-            ["judged at step", number(outcome.step)],
-            ["loss before", number(before)],
-            ["loss since", number(after)],
-            ["usual noise", noise === null ? null : `± ${number(noise, 2)}`],
-          ]),
-        ),
-      );
-    }
-    return el("div", { class: "details" }, blocks, el("div", { class: "wide" }, back));
   }
 }

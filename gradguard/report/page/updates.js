@@ -34,9 +34,9 @@ function updatesFigure(view, ratios) {
     data,
     height: 300,
     layout: {
-      margin: { l: 62, r: 14, t: 8, b: 38 },
+      margin: { l: 66, r: 14, t: 8, b: 44 },
       xaxis: axis({ title: { text: "step", standoff: 4 } }),
-      yaxis: logAxis(ratioRange([...level(0), ...level(4), guide]), { title: { text: "update / weight" } }),
+      yaxis: logAxis(ratioRange([...level(0), ...level(4), guide]), { title: { text: "update / weight", standoff: 8 } }),
       shapes: [
         {
           type: "line",
