@@ -48,7 +48,7 @@ JOURNAL_FILE = "interventions.jsonl"
 STATISTICS_FOLDER = "statistics"
 GRADIENTS_FOLDER = "gradients"
 LAST_GOOD_FILE = "last_good.pt"
-INFO_VERSION = 1
+INFO_VERSION = 2  # of the files beside the journal: 2 packs chunks of rows, and numbers in probes.jsonl
 
 
 class RunDirectory:
