@@ -14,8 +14,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gradguard.entry_sample import NUM_SAMPLED
-from gradguard.full_statistics import measure
+from gradguard.gradients.full_statistics import measure
+from gradguard.probes.entry_sample import NUM_SAMPLED
 
 
 Way = Callable[[], object]

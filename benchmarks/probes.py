@@ -17,12 +17,12 @@ from typing import Any
 import torch
 
 from benchmarks.overhead.workloads import choose
-from gradguard.inert_hook import InertHook
-from gradguard.monitor import Monitor
+from gradguard.evidence.stats import StepStats
+from gradguard.gradients.monitor import Monitor
+from gradguard.model.inert_hook import InertHook
 from gradguard.policy.load import load_policy
-from gradguard.probes import Probes
+from gradguard.probes.schedule import Probes
 from gradguard.record.recorder import Recorder
-from gradguard.stats import StepStats
 
 
 WORKLOADS = ("conv", "gpt-4-layers", "mlp-40")

@@ -8,8 +8,8 @@ from torch import nn
 
 import gradguard
 from gradguard.contracts import Diagnosis
+from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.records import Finding
-from gradguard.stats import ParameterTable, StepStats
 
 
 @dataclass

@@ -7,8 +7,8 @@ from torch import nn
 
 import gradguard
 from gradguard.contracts import Remedy
+from gradguard.flow.target import Target
 from gradguard.records import Change, Finding
-from gradguard.target import Target
 
 
 @gradguard.register_remedy

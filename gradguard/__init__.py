@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gradguard.errors import RunDirectoryError as RunDirectoryError
     from gradguard.errors import TrainingStopped as TrainingStopped
     from gradguard.errors import UsageError as UsageError
-    from gradguard.gradient_statistics import gradient_statistics as gradient_statistics
+    from gradguard.gradients.statistics import gradient_statistics as gradient_statistics
     from gradguard.guard import Guard as Guard
     from gradguard.policy.load import load_policy as load_policy
     from gradguard.policy.schema import Policy as Policy
@@ -47,7 +47,7 @@ _HOMES = {
     "UsageError": "gradguard.errors",
     "attach": "gradguard.attach",
     "faults": "",
-    "gradient_statistics": "gradguard.gradient_statistics",
+    "gradient_statistics": "gradguard.gradients.statistics",
     "load_policy": "gradguard.policy.load",
     "preflight": "gradguard.checklist.run",
     "read_run": "gradguard.audit.read",

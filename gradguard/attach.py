@@ -12,21 +12,21 @@ from loguru import logger
 from torch import nn
 from torch.optim import Optimizer
 
-from gradguard.attachment import listeners_of
-from gradguard.companions import Companions
 from gradguard.environment import describe_environment
 from gradguard.errors import AttachError, PolicyError
-from gradguard.exchange import is_main_rank
+from gradguard.evidence.stats import ParameterTable
+from gradguard.flow.exchange import is_main_rank
+from gradguard.gradients.monitor import Monitor
 from gradguard.guard import Guard
-from gradguard.monitor import Monitor
-from gradguard.parameter_names import is_compiled
+from gradguard.model.parameter_names import is_compiled
+from gradguard.optimizer.attachment import listeners_of
 from gradguard.policy.load import load_policy
 from gradguard.policy.patterns import select, unmatched
 from gradguard.policy.schema import Policy
 from gradguard.printable import printable
 from gradguard.record.directory import RunDirectory
 from gradguard.records import Event, Finding
-from gradguard.stats import ParameterTable
+from gradguard.snapshots.companions import Companions
 
 
 def attach(

@@ -15,19 +15,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 from gradguard.errors import GradguardError
+from gradguard.evidence.stats import ParameterTable
+from gradguard.evidence.trigger import Calm, Trigger
 from gradguard.records import AnyRecord, Change, Finding
 from gradguard.registry import Component, Registry
-from gradguard.stats import ParameterTable
-from gradguard.trigger import Calm, Trigger
 
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gradguard.evidence.stats import StepStats
+    from gradguard.flow.target import Target
     from gradguard.limits.norm_sets import Rows
     from gradguard.limits.tracked import TrackedLimit
-    from gradguard.stats import StepStats
-    from gradguard.target import Target
 
 S = TypeVar("S")
 

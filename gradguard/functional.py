@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradguard.sharded import is_sharded, layout_of, local, norms_over_ranks
-from gradguard.stats import FloatArray
+from gradguard.evidence.stats import FloatArray
+from gradguard.gradients.sharded import is_sharded, layout_of, local, norms_over_ranks
 
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)

@@ -19,22 +19,22 @@ import torch
 from loguru import logger
 from torch import Tensor
 
-from gradguard import aside, giving_up, layout, resume
-from gradguard.attachment import Attachment
-from gradguard.companions import Companions
-from gradguard.deferred import DeferredPipeline
 from gradguard.errors import TrainingStopped, UsageError
-from gradguard.inner_evaluations import InnerEvaluations
-from gradguard.monitor import Monitor
-from gradguard.observed import Observed, checked_loss
-from gradguard.pipeline import Pipeline
+from gradguard.flow import aside, giving_up, layout, resume
+from gradguard.flow.deferred import DeferredPipeline
+from gradguard.flow.observed import Observed, checked_loss
+from gradguard.flow.pipeline import Pipeline
+from gradguard.flow.step_report import StepReport
+from gradguard.gradients.monitor import Monitor
+from gradguard.optimizer.attachment import Attachment
+from gradguard.optimizer.inner_evaluations import InnerEvaluations
 from gradguard.policy.schema import Policy
 from gradguard.printable import printable
 from gradguard.record.directory import RunDirectory
 from gradguard.record.recorder import Recorder
 from gradguard.records import AnyRecord, Event, Finding
-from gradguard.snapshots import Snapshots
-from gradguard.step_report import StepReport
+from gradguard.snapshots.companions import Companions
+from gradguard.snapshots.ring import Snapshots
 
 
 STATE_VERSION = 2

@@ -2,7 +2,7 @@
 
     gradients --Monitor--> StepStats --Diagnosis--> Finding --decide--> Decision --Remedy--> Change --Journal--> record
 
-Everything here but `StepStats` (see `stats.py`) is frozen and made only on steps where something happened.
+Everything here but `StepStats` (see `evidence/stats.py`) is frozen and made only on steps where something happened.
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradguard.buffer_shadow import BufferShadow
-from gradguard.monitor import Monitor
-from gradguard.norm_limit import NO_BASELINE
+from gradguard.evidence.running import NormWindow
+from gradguard.evidence.stats import StepStats
+from gradguard.flow.target import Target
+from gradguard.gradients.monitor import Monitor
+from gradguard.limits.norm_limit import NO_BASELINE
 from gradguard.records import Finding
-from gradguard.running import NormWindow
-from gradguard.snapshots import Snapshots
-from gradguard.stats import StepStats
-from gradguard.target import Target
+from gradguard.snapshots.buffer_shadow import BufferShadow
+from gradguard.snapshots.ring import Snapshots
 
 
 class Bag(nn.Module):

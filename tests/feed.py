@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from reference import FLOAT32_MAX
 
-from gradguard.judgement import Judgement
+from gradguard.evidence.stats import ABSENT, ParameterTable, StepStats
+from gradguard.flow.judgement import Judgement
 from gradguard.policy.schema import Policy
 from gradguard.records import Finding
-from gradguard.stats import ABSENT, ParameterTable, StepStats
 
 
 def make_table(num_parameters: int, shape: tuple[int, ...] = (2, 2)) -> ParameterTable:

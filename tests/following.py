@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from feed import Feed, fill
 
+from gradguard.limits.norm_limit import resolve_limits
 from gradguard.limits.norm_sets import divide, set_norms
-from gradguard.norm_limit import resolve_limits
 
 
 class Following:

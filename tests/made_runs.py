@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gradguard.evidence.stats import ParameterTable
 from gradguard.record.directory import RunDirectory
 from gradguard.record.statistics import Flag
 from gradguard.records import Change, Finding, Intervention, Outcome, Withheld
-from gradguard.stats import ParameterTable
 
 
 NAMES = ("wte.weight", "h.0.weight", "h.0.bias")

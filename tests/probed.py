@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradguard.probe_stats import Activations, InputStats, OutputStats, Updates
+from gradguard.evidence.probe_stats import Activations, InputStats, OutputStats, Updates
 
 
 def output(**fields: object) -> OutputStats:

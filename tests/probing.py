@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 import gradguard
-from gradguard.activation_probe import ActivationProbe
 from gradguard.contracts import Diagnosis
+from gradguard.probes.activation_probe import ActivationProbe
 
 
 class Witness(Diagnosis):

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from gradguard.probe_stats import Activations, Updates
+from gradguard.evidence.probe_stats import Activations, Updates
+from gradguard.evidence.stats import ParameterTable
 from gradguard.record.directory import RunDirectory
 from gradguard.record.statistics import Flag
 from gradguard.records import Change, Event, Finding, Intervention, Outcome, Withheld
-from gradguard.stats import ParameterTable
 
 
 HOSTILE = "<script>alert(1)</script>"

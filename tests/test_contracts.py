@@ -13,11 +13,11 @@ from probed import activations, given, output, updates
 from pydantic import ValidationError
 
 from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS, Diagnosis, Remedy, Sink
-from gradguard.plain import from_plain, to_plain
 from gradguard.policy.forms import resolve
 from gradguard.policy.options import options
 from gradguard.policy.schema import Policy
 from gradguard.registry import Component
+from gradguard.snapshots.plain import from_plain, to_plain
 
 
 REGISTRIES = [DIAGNOSES, REMEDIES, SINKS]

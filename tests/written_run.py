@@ -6,11 +6,11 @@ import sys
 
 import numpy as np
 
-from gradguard.probe_stats import Updates
+from gradguard.evidence.probe_stats import Updates
+from gradguard.evidence.stats import ParameterTable
 from gradguard.record.directory import RunDirectory
 from gradguard.record.gradients import NUMBERS
 from gradguard.records import Change, Event, Finding, Intervention
-from gradguard.stats import ParameterTable
 
 
 NUM_STEPS = 1300  # under each of two layouts, so that a seal comes in the middle of a chunk

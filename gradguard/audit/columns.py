@@ -13,9 +13,9 @@ import numpy.typing as npt
 from gradguard.audit.chunks import Chunk, open_chunks
 from gradguard.audit.problem import Problem
 from gradguard.errors import RecordError
+from gradguard.evidence.stats import ABSENT
 from gradguard.record.directory import STATISTICS_FOLDER
 from gradguard.record.statistics import SCALARS, row_dtype
-from gradguard.stats import ABSENT
 
 
 MOST_ABSENT = 64  # times the bytes on disk that an array may take: most of it would stand for what was not there

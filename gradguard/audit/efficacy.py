@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradguard.outcomes.verdict import Level, judge, outcome
 from gradguard.record.statistics import Flag
 from gradguard.records import Finding, Frozen, Outcome, Verdict
-from gradguard.verdict import Level, judge, outcome
 
 
 if TYPE_CHECKING:

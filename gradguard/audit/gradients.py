@@ -11,10 +11,10 @@ import numpy.typing as npt
 from gradguard.audit.chunks import Chunk, open_chunks
 from gradguard.audit.columns import ChunkColumns
 from gradguard.audit.problem import Problem
-from gradguard.magnitude_bins import NUM_BINS, bin_edges, unpack_shares
+from gradguard.evidence.stats import ABSENT
+from gradguard.gradients.magnitude_bins import NUM_BINS, bin_edges, unpack_shares
 from gradguard.record.directory import GRADIENTS_FOLDER
 from gradguard.record.gradients import NUMBERS, gradients_dtype
-from gradguard.stats import ABSENT
 
 
 class Gradients(ChunkColumns):

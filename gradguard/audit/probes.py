@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from gradguard.audit.line import Line, read_lines
 from gradguard.audit.problem import MAX_PROBLEMS, Problem
+from gradguard.evidence.probe_stats import Activations, InputStats, OutputStats, Updates
 from gradguard.printable import printable
-from gradguard.probe_stats import Activations, InputStats, OutputStats, Updates
 from gradguard.record.exact import from_exact
 from gradguard.record.probes import PROBES_FILE
 from gradguard.record.replay import REPLAY_FILE

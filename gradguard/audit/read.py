@@ -22,7 +22,7 @@ from gradguard.audit.locate import locate, read_info, run_names
 from gradguard.audit.probes import Probes, read_probes
 from gradguard.audit.problem import Problem
 from gradguard.audit.status import status_of
-from gradguard.probe_stats import Activations, Updates
+from gradguard.evidence.probe_stats import Activations, Updates
 from gradguard.record.directory import JOURNAL_FILE
 from gradguard.records import AnyRecord, Event, Finding, Intervention, Withheld
 

@@ -22,7 +22,7 @@ from gradguard.checklist.restore import Remembered
 from gradguard.checklist.statistics import describe, norm_of, num_nonfinite
 from gradguard.checklist.trial import look_for_twins, overfit, slope_ratios, try_steps
 from gradguard.checklist.weights import parameter_facts
-from gradguard.parameter_names import clean_name, wrappers_of
+from gradguard.model.parameter_names import clean_name, wrappers_of
 
 
 DROPOUT = nn.modules.dropout._DropoutNd

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradguard.inert_hook import hooks_asleep
+from gradguard.model.inert_hook import hooks_asleep
 
 
 CONTAINERS = (list, dict, set)

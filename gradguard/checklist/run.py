@@ -20,8 +20,8 @@ from gradguard.checklist.overfit_bar import overfit_bar
 from gradguard.checklist.report import PreflightReport
 from gradguard.checklist.restore import RandomState
 from gradguard.errors import UsageError, did_you_mean
+from gradguard.gradients.sharded import is_sharded
 from gradguard.records import SEVERITIES
-from gradguard.sharded import is_sharded
 
 
 Check = Callable[[Facts], Iterable[PreflightFinding]]

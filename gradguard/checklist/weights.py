@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from gradguard.checklist.facts import Parameter
 from gradguard.checklist.probes import WEIGHTED
 from gradguard.checklist.statistics import dense, norm_of, num_nonfinite
-from gradguard.parameter_names import parameter_names
+from gradguard.model.parameter_names import parameter_names
 
 
 MAX_COLUMNS = 512  # about as many of a row are compared

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gradguard.checklist.facts import Facts, Parameter
 from gradguard.checklist.finding import PreflightFinding, at_most, few
-from gradguard.signal_trend import change_per_layer
+from gradguard.evidence.signal_trend import change_per_layer
 
 
 MIN_SHARE = 1e-2  # of the last hidden layer's gradient that should be left at the first

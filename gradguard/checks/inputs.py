@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradguard.checklist.facts import Facts, Tensors
 from gradguard.checklist.finding import PreflightFinding
-from gradguard.input_scale import MAX_FEATURE_RATIO, looks_like_bytes, scale_problem
+from gradguard.evidence.input_scale import MAX_FEATURE_RATIO, looks_like_bytes, scale_problem
 
 
 CURE = "standardise the inputs: (x - mean) / std, with the numbers of the training set"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from gradguard.checklist.facts import Facts
 from gradguard.checklist.finding import PreflightFinding, at_most
-from gradguard.signal_trend import change_per_layer
-from gradguard.weight_scale import he_std
+from gradguard.evidence.signal_trend import change_per_layer
+from gradguard.evidence.weight_scale import he_std
 
 
 def check(facts: Facts) -> Iterator[PreflightFinding]:

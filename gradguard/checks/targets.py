@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradguard.checklist.facts import Facts
 from gradguard.checklist.finding import PreflightFinding
-from gradguard.input_scale import MAX_STD
+from gradguard.evidence.input_scale import MAX_STD
 
 
 REGRESSION = ("mse", "l1")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradguard.checklist.facts import Facts
 from gradguard.checklist.finding import PreflightFinding, at_most, few
-from gradguard.weight_scale import MAX_RATIO, MIN_RATIO, he_std, is_unusual, scale_ratio
+from gradguard.evidence.weight_scale import MAX_RATIO, MIN_RATIO, he_std, is_unusual, scale_ratio
 
 
 def check(facts: Facts) -> Iterator[PreflightFinding]:

@@ -14,9 +14,9 @@ from gradguard.audit.read import read_run
 from gradguard.audit.step import ParameterNorms, StepReport, StepRow, describe_step
 from gradguard.cli.render import REASONS as WITHHELD
 from gradguard.cli.render import console, facts, number, table, text
+from gradguard.outcomes.verdict import WORDS
 from gradguard.record.encode import to_json
 from gradguard.records import AnyRecord, Event, Finding, Intervention, Outcome, Withheld
-from gradguard.verdict import WORDS
 
 
 FIRED = {"fired": "fired", "escalated": "escalated", "gave_up": "gave up: the budget of the run is spent"}

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
-from gradguard.probe_stats import Activations
+from gradguard.evidence.probe_stats import Activations
+from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.records import MAX_NAMES, Finding
-from gradguard.stats import ParameterTable, StepStats
 
 
 MIN_PLACES = 4  # of one kind, from which there is a trend over the depth

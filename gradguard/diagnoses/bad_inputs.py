@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
-from gradguard.probe_stats import Activations, InputStats
+from gradguard.evidence.probe_stats import Activations, InputStats
+from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.records import Finding, Severity
-from gradguard.stats import ParameterTable, StepStats
 
 
 TWO_VALUED = 0.02  # relative distance of the variance from that of 0 and one other value: masks, one-hot inputs

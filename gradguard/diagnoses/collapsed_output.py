@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
-from gradguard.probe_stats import OutputStats
-from gradguard.progress import WINDOW, share_left
+from gradguard.evidence.probe_stats import OutputStats
+from gradguard.evidence.progress import WINDOW, share_left
+from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.records import Finding, Severity
-from gradguard.stats import ParameterTable, StepStats
 
 
 CONFIRM = 2  # probes in a row

@@ -10,10 +10,10 @@ from typing import Literal
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
-from gradguard.probe_stats import Activations, OutputStats
-from gradguard.progress import WINDOW, has_learned, share_left
+from gradguard.evidence.probe_stats import Activations, OutputStats
+from gradguard.evidence.progress import WINDOW, has_learned, share_left
+from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.records import MAX_NAMES, Finding, Severity
-from gradguard.stats import ParameterTable, StepStats
 
 
 CONFIRM = 3  # probes in a row

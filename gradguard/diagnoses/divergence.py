@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.evidence.trigger import Calm
 from gradguard.printable import short
 from gradguard.records import Finding, Severity
-from gradguard.stats import ParameterTable, StepStats
-from gradguard.trigger import Calm
 
 
 NUM_FIRST = 5  # losses whose median is the initial loss L0

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
-from gradguard.progress import WINDOW, share_left
+from gradguard.evidence.progress import WINDOW, share_left
+from gradguard.evidence.stats import FloatArray, ParameterTable, StepStats
 from gradguard.records import MAX_NAMES, Finding
-from gradguard.stats import FloatArray, ParameterTable, StepStats
 
 
 UNMOVED = 0.9  # of the loss at the start, down to which a run has learnt nothing

@@ -12,11 +12,11 @@ import numpy.typing as npt
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
-from gradguard.norm_limit import NO_BASELINE
+from gradguard.evidence.running import NormWindow
+from gradguard.evidence.stats import FloatArray, ParameterTable, StepStats
+from gradguard.evidence.trigger import Calm, Trigger
+from gradguard.limits.norm_limit import NO_BASELINE
 from gradguard.records import MAX_NAMES, Finding, Severity
-from gradguard.running import NormWindow
-from gradguard.stats import FloatArray, ParameterTable, StepStats
-from gradguard.trigger import Calm, Trigger
 
 
 EARLY = 5  # steps from which an extreme global norm is believed although the window is still short

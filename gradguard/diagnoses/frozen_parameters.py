@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
-from gradguard.probe_stats import Updates
-from gradguard.progress import WINDOW, has_learned, share_left
+from gradguard.evidence.probe_stats import Updates
+from gradguard.evidence.progress import WINDOW, has_learned, share_left
+from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.records import MAX_NAMES, Finding, Severity
-from gradguard.stats import ParameterTable, StepStats
 
 
 MOST = 0.5  # share of the parameters; more than that are no part that is just rarely used

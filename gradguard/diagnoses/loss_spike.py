@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.evidence.running import LossWindow
+from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.evidence.trigger import Calm, Trigger
 from gradguard.printable import short
 from gradguard.records import Finding
-from gradguard.running import LossWindow
-from gradguard.stats import ParameterTable, StepStats
-from gradguard.trigger import Calm, Trigger
 
 
 NUM_FIRST = 5  # losses whose median is the initial loss

@@ -10,9 +10,9 @@ from typing import Literal
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.evidence.trigger import Trigger
 from gradguard.records import MAX_NAMES, Finding
-from gradguard.stats import ParameterTable, StepStats
-from gradguard.trigger import Trigger
 
 
 @dataclass

@@ -11,10 +11,10 @@ import numpy as np
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.evidence.running import MAD_TO_SIGMA
+from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.evidence.trigger import Calm
 from gradguard.records import Finding, Severity
-from gradguard.running import MAD_TO_SIGMA
-from gradguard.stats import ParameterTable, StepStats
-from gradguard.trigger import Calm
 
 
 NUM_FIRST = 20  # losses whose mean is the start as well: two tasks in turn have two levels

@@ -11,12 +11,12 @@ import numpy as np
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.evidence.rank_test import rank_p_value
+from gradguard.evidence.running import MAD_TO_SIGMA
+from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.evidence.trigger import Calm
 from gradguard.printable import short
-from gradguard.rank_test import rank_p_value
 from gradguard.records import Finding, Severity
-from gradguard.running import MAD_TO_SIGMA
-from gradguard.stats import ParameterTable, StepStats
-from gradguard.trigger import Calm
 
 
 BUCKET = 10  # losses whose median is one point of the curve

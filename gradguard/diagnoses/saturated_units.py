@@ -9,10 +9,10 @@ import numpy as np
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
-from gradguard.probe_stats import Activations
-from gradguard.progress import WINDOW, has_learned, share_left
+from gradguard.evidence.probe_stats import Activations
+from gradguard.evidence.progress import WINDOW, has_learned, share_left
+from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.records import MAX_NAMES, Finding, Severity
-from gradguard.stats import ParameterTable, StepStats
 
 
 CONFIRM = 3  # probes in a row

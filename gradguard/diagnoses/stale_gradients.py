@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.records import Finding
-from gradguard.stats import ParameterTable, StepStats
 
 
 @dataclass

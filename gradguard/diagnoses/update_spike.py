@@ -11,9 +11,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.evidence.running import MAD_TO_SIGMA, largest_but_outliers
+from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.records import MAX_NAMES, Finding, Severity
-from gradguard.running import MAD_TO_SIGMA, largest_but_outliers
-from gradguard.stats import ParameterTable, StepStats
 
 
 MIN_DEVIATION = 0.1  # floor of the deviation in ln units

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.evidence.stats import ABSENT, ParameterTable, StepStats
+from gradguard.evidence.trigger import Calm
 from gradguard.records import MAX_NAMES, Finding
-from gradguard.stats import ABSENT, ParameterTable, StepStats
-from gradguard.trigger import Calm
 
 
 STRIDE = 10  # steps between checks

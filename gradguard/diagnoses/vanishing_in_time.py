@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
-from gradguard.progress import WINDOW, share_left
+from gradguard.evidence.progress import WINDOW, share_left
+from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.records import MAX_NAMES, Finding, Severity
-from gradguard.stats import ParameterTable, StepStats
 
 
 CONFIRM = 2  # probes in a row

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradguard.audit.read import Run
-from gradguard.magnitude_bins import bin_edges
+from gradguard.gradients.magnitude_bins import bin_edges
 
 
 class Histogram(NamedTuple):

@@ -18,7 +18,7 @@ from gradguard.errors import UsageError
 from gradguard.faults.corruption import check_dtype, corrupt_
 from gradguard.faults.fault import Fault
 from gradguard.faults.targets import check_groups, clone_floating, find_module, match_parameters
-from gradguard.inert_hook import InertHook
+from gradguard.model.inert_hook import InertHook
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from gradguard.evidence.running import NormWindow
 from gradguard.limits.norm_sets import NormSets, Rows, WideArray
 from gradguard.limits.tracked import CHECK_EVERY, LARGEST, BoolArray, TrackedLimit, Tracker, as_levels
 from gradguard.limits.windowed import FEWEST
-from gradguard.running import NormWindow
 
 
 def next_gamma(gamma: WideArray, norms: WideArray, excess: float, beta: float) -> WideArray:

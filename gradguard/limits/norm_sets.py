@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from gradguard.stats import ABSENT, FloatArray, ParameterTable, StepStats
+from gradguard.evidence.stats import ABSENT, FloatArray, ParameterTable, StepStats
 
 
 Rows = tuple[int, ...] | None  # parameters, None for all

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from gradguard.evidence.stats import FloatArray
 from gradguard.limits.norm_sets import NormSets, Rows, WideArray
 from gradguard.registry import Options
-from gradguard.stats import FloatArray
 
 
 LARGEST = float(np.finfo(np.float32).max)

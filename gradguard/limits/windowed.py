@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
+from gradguard.evidence.running import NormWindow
 from gradguard.limits.norm_sets import Rows, WideArray
 from gradguard.limits.tracked import Limit
-from gradguard.running import NormWindow
 
 
 FEWEST = 5  # norms that a limit must be made of

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from gradguard.evidence.running import NormWindow
 from gradguard.limits.norm_sets import NormSets, Rows, WideArray
 from gradguard.limits.tracked import CHECK_EVERY, BoolArray, TrackedLimit, Tracker, as_levels
 from gradguard.limits.windowed import FEWEST
-from gradguard.running import NormWindow
 
 
 Mode = Literal["reciprocal", "mean", "max"]

@@ -20,10 +20,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gradguard.evidence.stats import ABSENT
 from gradguard.record.atomic_write import sync_folder
 from gradguard.record.packing import pack
 from gradguard.record.seals import SealedRows
-from gradguard.stats import ABSENT
 
 
 BUFFER_ROWS = 64

@@ -29,6 +29,7 @@ from typing import Any
 from loguru import logger
 
 from gradguard.errors import RunDirectoryError
+from gradguard.evidence.stats import ParameterTable
 from gradguard.printable import printable
 from gradguard.record.atomic_write import write_atomically
 from gradguard.record.chain import ChainWriter, LazyChain
@@ -40,7 +41,6 @@ from gradguard.record.probes import PROBES_FILE, ProbesWriter
 from gradguard.record.replay import REPLAY_FILE, ReplayWriter
 from gradguard.record.seals import SEAL_ROWS, SEALS_FILE, SealsWriter
 from gradguard.record.statistics import StatisticsWriter
-from gradguard.stats import ParameterTable
 
 
 INFO_FILE = "run.json"

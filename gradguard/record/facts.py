@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradguard.stats import StepStats
+from gradguard.evidence.stats import StepStats
 
 
 # Attributes of `StepStats` that are nearly always as they are here.

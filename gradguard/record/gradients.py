@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gradguard.magnitude_bins import NUM_BINS, pack_shares
+from gradguard.evidence.stats import ABSENT
+from gradguard.gradients.magnitude_bins import NUM_BINS, pack_shares
 from gradguard.record.chunks import ChunkWriter
-from gradguard.stats import ABSENT
 
 
 NUMBERS = ("mean", "std", "max", "min", "zero_ratio", "norm")

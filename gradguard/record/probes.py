@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from gradguard.probe_stats import Activations, Updates
+from gradguard.evidence.probe_stats import Activations, Updates
+from gradguard.evidence.stats import FloatArray
 from gradguard.record.chain import LazyChain, first_link
 from gradguard.record.replay import NotedWeights
-from gradguard.stats import FloatArray
 
 
 PROBES_FILE = "probes.jsonl"

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 from loguru import logger
 
 from gradguard.contracts import Sink
+from gradguard.evidence.probe_stats import Activations, Updates
+from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.printable import printable
-from gradguard.probe_stats import Activations, Updates
 from gradguard.record import facts
 from gradguard.record.chain import ReplacedError
 from gradguard.record.directory import RunDirectory
 from gradguard.record.replay import Kind
 from gradguard.records import AnyRecord, Record
-from gradguard.stats import ParameterTable, StepStats
 
 
 R = TypeVar("R", bound=Record)

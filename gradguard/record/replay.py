@@ -23,9 +23,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from gradguard.evidence.stats import FloatArray
 from gradguard.record.chain import LazyChain, first_link
 from gradguard.record.exact import to_exact
-from gradguard.stats import FloatArray
 
 
 REPLAY_FILE = "replay.jsonl"

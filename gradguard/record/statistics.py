@@ -11,8 +11,8 @@ from enum import IntFlag
 
 import numpy as np
 
+from gradguard.evidence.stats import FloatArray
 from gradguard.record.chunks import ChunkWriter
-from gradguard.stats import FloatArray
 
 
 SCALARS: tuple[tuple[str, str], ...] = (

@@ -12,7 +12,7 @@ from gradguard.records import Change, Finding
 
 
 if TYPE_CHECKING:
-    from gradguard.target import Target
+    from gradguard.flow.target import Target
 
 
 @REMEDIES.register
@@ -20,8 +20,9 @@ class Capture(Remedy):
     """Write the state before the step, its inputs and random state, loss, sample ids and gradients to a file.
 
     It goes to `captures/` in the run directory and loads with `torch.load(path, weights_only=True)`;
-    `gradguard.captures` says what is in it. Inputs are those of calls of the guarded model; with several ranks those of
-    rank 0. From the moment that a policy names this remedy, inputs stay in memory until their step is over.
+    `gradguard.snapshots.captures` says what is in it. Inputs are those of calls of the guarded model; with several
+    ranks those of rank 0. From the moment that a policy names this remedy, inputs stay in memory until their step is
+    over.
 
     Args:
         limit: captures a run, >= 1; then it only says that there are as many already.
@@ -43,8 +44,8 @@ class Capture(Remedy):
         Raises:
             Unavailable: there is no run directory or no room, or as many captures as the limit allows.
         """
-        from gradguard.full_statistics import measure
-        from gradguard.plain import to_plain
+        from gradguard.gradients.full_statistics import measure
+        from gradguard.snapshots.plain import to_plain
 
         captures, stats = target.captures, target.stats
         if captures is None or captures.folder is None:

@@ -14,7 +14,7 @@ from gradguard.records import Change, Finding
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gradguard.target import Target
+    from gradguard.flow.target import Target
 
 SQUARABLE = 1e18  # norm up to which the squares of all entries fit float32
 SHARDED = "units of parameters that are spread over ranks (DTensor) cannot be measured by one rank; use clip_norm"
@@ -47,7 +47,7 @@ class ClipAdaptive(Remedy):
 
     def obstacle(self, params: Sequence[Tensor]) -> str:
         """See `Remedy.obstacle`."""
-        from gradguard.sharded import is_sharded
+        from gradguard.gradients.sharded import is_sharded
 
         return SHARDED if any(is_sharded(param) for param in params) else ""
 
@@ -85,7 +85,7 @@ class ClipAdaptive(Remedy):
         import torch
 
         from gradguard import functional
-        from gradguard.adaptive_clip import clip_units_
+        from gradguard.limits.adaptive_clip import clip_units_
 
         weight, values = target.params[row].detach(), functional.writable_values(grad)
         is_vector = grad.ndim < 2

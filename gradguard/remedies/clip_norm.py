@@ -10,15 +10,15 @@ from pydantic import model_validator
 
 from gradguard.contracts import REMEDIES, Remedy
 from gradguard.limits.adagc import AdaGC
+from gradguard.limits.norm_limit import NormLimit, has_baseline, limit_windows, resolve_limit, resolve_limits
 from gradguard.limits.norm_sets import Rows, WideArray, divide, set_norms
 from gradguard.limits.tracked import TrackedLimit
-from gradguard.norm_limit import NormLimit, has_baseline, limit_windows, resolve_limit, resolve_limits
 from gradguard.records import Change, Finding
 
 
 if TYPE_CHECKING:
-    from gradguard.stats import ParameterTable, StepStats
-    from gradguard.target import Target
+    from gradguard.evidence.stats import ParameterTable, StepStats
+    from gradguard.flow.target import Target
 
 Scope = Literal["global", "group", "per_parameter"]
 

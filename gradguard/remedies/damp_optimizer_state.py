@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from gradguard.contracts import REMEDIES, Remedy, Unavailable
-from gradguard.group_factor import LEARNING_RATE, Cut, known_factor
+from gradguard.optimizer.group_factor import LEARNING_RATE, Cut, known_factor
 from gradguard.records import Change, Finding
 
 
 if TYPE_CHECKING:
-    from gradguard.target import Target
+    from gradguard.flow.target import Target
 
 START = 0.01  # factor on the learning rate with which a re-warm begins
 
@@ -53,7 +53,7 @@ class DampOptimizerState(Remedy):
         Raises:
             Unavailable: the optimizer keeps nothing of the kind for these parameters, or has no learning rate.
         """
-        from gradguard import optimizer_state
+        from gradguard.optimizer import optimizer_state
 
         params = [target.params[row] for row in (range(len(target.params)) if rows is None else rows)]
         if self.reset:
@@ -69,7 +69,7 @@ class DampOptimizerState(Remedy):
         )
 
     def _forget(self, target: Target, params: Sequence[Any], rows: Sequence[int] | None) -> Change:
-        from gradguard import optimizer_state
+        from gradguard.optimizer import optimizer_state
 
         optimizer = target.optimizer
         if not all("lr" in group for group in optimizer.param_groups):

@@ -10,7 +10,7 @@ from gradguard.records import Change, Finding
 
 
 if TYPE_CHECKING:
-    from gradguard.target import Target
+    from gradguard.flow.target import Target
 
 
 @REMEDIES.register
@@ -36,7 +36,7 @@ class DropMicrobatch(Remedy):
         Raises:
             Unavailable: the model itself is damaged.
         """
-        from gradguard.microbatches import remaining_factor
+        from gradguard.optimizer.microbatches import remaining_factor
 
         stats = target.stats
         num, dropped = stats.num_microbatches, stats.dropped_microbatches

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from gradguard.contracts import REMEDIES, Remedy
-from gradguard.norm_limit import LevelLimit, has_baseline, limit_windows, resolve_limit
+from gradguard.limits.norm_limit import LevelLimit, has_baseline, limit_windows, resolve_limit
 from gradguard.records import Change, Finding
 
 
 if TYPE_CHECKING:
-    from gradguard.target import Target
+    from gradguard.flow.target import Target
 
 
 class HeldLimit:

@@ -10,7 +10,7 @@ from gradguard.records import Change, Finding
 
 
 if TYPE_CHECKING:
-    from gradguard.target import Target
+    from gradguard.flow.target import Target
 
 
 @REMEDIES.register

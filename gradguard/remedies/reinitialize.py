@@ -15,7 +15,7 @@ from gradguard.records import Change, Finding
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from gradguard.target import Target
+    from gradguard.flow.target import Target
 
 
 @REMEDIES.register
@@ -58,8 +58,8 @@ class Reinitialize(Remedy):
         """
         from torch.nn.modules.batchnorm import _NormBase
 
-        from gradguard import optimizer_state
-        from gradguard.sharded import is_sharded
+        from gradguard.gradients.sharded import is_sharded
+        from gradguard.optimizer import optimizer_state
 
         target.refuse_if_stopped()
         chosen = {id(target.params[row]) for row in (range(len(target.params)) if rows is None else rows)}
@@ -88,8 +88,9 @@ class Reinitialize(Remedy):
 
     def _draw(self, target: Target, chosen: set[int]) -> list[tuple[nn.Module, Tensor]]:
         """Draw the chosen parameters afresh; return each that was, with its module."""
-        from gradguard import initialization, module_chain
-        from gradguard.activation_places import kind_of
+        from gradguard.model import module_chain
+        from gradguard.probes.activation_places import kind_of
+        from gradguard.surgery import initialization
 
         behind = module_chain.activations_behind(target.model)
         kinds = Counter(kind for module in target.model.modules() if (kind := kind_of(module)) in initialization.GAINS)
@@ -106,7 +107,7 @@ class Reinitialize(Remedy):
 
 
 def _check_batch(target: Target) -> None:
-    from gradguard.exchange import Exchange
+    from gradguard.flow.exchange import Exchange
 
     if Exchange.is_needed():
         raise Unavailable("lsuv scales by a batch, and each rank has another one: use he, xavier or orthogonal")
@@ -118,9 +119,9 @@ def _scale(target: Target, drawn: Sequence[tuple[nn.Module, Tensor]], saved: Seq
     """Scale the layers that were drawn by their outputs; if the model does not run, put everything back."""
     import torch
 
-    from gradguard.lsuv import scale_to_unit_variance
-    from gradguard.module_chain import LAYERS
-    from gradguard.rerun import rerun
+    from gradguard.model.module_chain import LAYERS
+    from gradguard.model.rerun import rerun
+    from gradguard.surgery.lsuv import scale_to_unit_variance
 
     own = {id(param) for _, param in drawn}
     layers = [

@@ -12,7 +12,7 @@ from gradguard.records import MAX_NAMES, Change, Finding
 
 
 if TYPE_CHECKING:
-    from gradguard.target import Target
+    from gradguard.flow.target import Target
 
 Replaced = Literal[
     "relu", "relu6", "tanh", "sigmoid", "hardtanh", "hardsigmoid", "softplus", "softsign", "softmax", "log_softmax",
@@ -53,7 +53,7 @@ class ReplaceActivation(Remedy):
         Raises:
             Unavailable: there is none of these kinds where it can be exchanged for sure.
         """
-        from gradguard import activation_swap
+        from gradguard.surgery import activation_swap
 
         target.refuse_if_stopped()
         found = activation_swap.find(target.model, frozenset(self.kinds), self.where)

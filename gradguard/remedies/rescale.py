@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from pydantic import Field, model_validator
 
 from gradguard.contracts import REMEDIES, Remedy, Unavailable
+from gradguard.limits.norm_limit import LevelLimit, has_baseline, known_limits, limit_windows
 from gradguard.limits.norm_sets import Rows, set_norms
 from gradguard.limits.tracked import LARGEST
-from gradguard.norm_limit import LevelLimit, has_baseline, known_limits, limit_windows
 from gradguard.records import Change, Finding
 
 
 if TYPE_CHECKING:
-    from gradguard.target import Target
+    from gradguard.flow.target import Target
 
 
 @REMEDIES.register

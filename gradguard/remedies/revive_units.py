@@ -12,9 +12,9 @@ from gradguard.records import Change, Finding
 
 
 if TYPE_CHECKING:
-    from gradguard.module_chain import Neighbours
-    from gradguard.probe_stats import Activations
-    from gradguard.target import Target
+    from gradguard.evidence.probe_stats import Activations
+    from gradguard.flow.target import Target
+    from gradguard.model.module_chain import Neighbours
 
 NEVER = frozenset({"input", "output", "softmax", "log_softmax"})
 
@@ -51,8 +51,8 @@ class ReviveUnits(Remedy):
         Raises:
             Unavailable: no probe of this step says which units are dead, or it is not sure what feeds them.
         """
-        from gradguard import unit_revival
-        from gradguard.initialization import seeded
+        from gradguard.surgery import unit_revival
+        from gradguard.surgery.initialization import seeded
 
         target.refuse_if_stopped()
         seen = target.stats.activations
@@ -81,8 +81,8 @@ def _places(
     target: Target, seen: Activations, rows: Sequence[int] | None
 ) -> tuple[list[tuple[int, Neighbours]], list[str]]:
     """Return (place, what is around it) of those with dead units, and why others are left alone."""
-    from gradguard.module_chain import neighbours
-    from gradguard.sharded import is_sharded
+    from gradguard.gradients.sharded import is_sharded
+    from gradguard.model.module_chain import neighbours
 
     own = {id(target.params[row]) for row in (range(len(target.params)) if rows is None else rows)}
     known: list[tuple[int, Neighbours]] = []

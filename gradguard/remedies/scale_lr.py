@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from gradguard.aimed_factor import Factor, resolve_factor
 from gradguard.contracts import REMEDIES, Remedy, Unavailable
-from gradguard.group_factor import LEARNING_RATE, Cut, GroupFactor, known_factor
+from gradguard.optimizer.aimed_factor import Factor, resolve_factor
+from gradguard.optimizer.group_factor import LEARNING_RATE, Cut, GroupFactor, known_factor
 from gradguard.records import Change, Finding
 
 
 if TYPE_CHECKING:
-    from gradguard.target import Target
+    from gradguard.flow.target import Target
 
 
 @REMEDIES.register

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from gradguard.contracts import Remedy
-from gradguard.intervention import Answer
+from gradguard.flow.intervention import Answer
 from gradguard.policy.decide import Action
 from gradguard.policy.schema import Policy
 from gradguard.records import AnyRecord, Intervention, Withheld

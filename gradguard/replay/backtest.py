@@ -8,8 +8,9 @@ from typing import Any
 
 from gradguard.contracts import Unavailable
 from gradguard.errors import PolicyError
-from gradguard.intervention import MOOT, Answer, Intervening
-from gradguard.judgement import Judgement
+from gradguard.evidence.stats import StepStats
+from gradguard.flow.intervention import MOOT, Answer, Intervening
+from gradguard.flow.judgement import Judgement
 from gradguard.policy.decide import Action
 from gradguard.policy.patterns import unmatched
 from gradguard.policy.schema import Policy
@@ -18,7 +19,6 @@ from gradguard.replay.answers import Answers
 from gradguard.replay.paper import OffPaper, PaperTarget
 from gradguard.replay.recorded import Recorded
 from gradguard.replay.rejudge import Found, Rejudge
-from gradguard.stats import StepStats
 
 
 ASSUMED = Change(summary="taken to be possible: the record does not hold what it works on")

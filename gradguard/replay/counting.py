@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradguard.contracts import Diagnosis
-from gradguard.judgement import Judgement
+from gradguard.evidence.stats import StepStats
+from gradguard.flow.judgement import Judgement
 from gradguard.policy.schema import Policy, Rule
 from gradguard.records import SEVERITIES, Severity
 from gradguard.replay.recorded import Recorded
 from gradguard.replay.rejudge import Found, Rejudge
-from gradguard.stats import StepStats
 
 
 class Variant(NamedTuple):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gradguard.contracts import REMEDIES, Remedy
+from gradguard.evidence.stats import StepStats
 from gradguard.policy.forms import Always
 from gradguard.policy.schema import Policy
 from gradguard.record.encode import to_json
@@ -17,7 +18,6 @@ from gradguard.records import Intervention
 from gradguard.replay.backtest import Replayed
 from gradguard.replay.decided import Decided, Decision, by_place, decided, decisions, signature
 from gradguard.replay.recorded import Recorded
-from gradguard.stats import StepStats
 
 
 Sides = tuple[tuple[Decided, ...] | None, tuple[Decided, ...] | None]

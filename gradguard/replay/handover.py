@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradguard.judgement import Entry, Judgement
-from gradguard.running import NormWindow
+from gradguard.evidence.running import NormWindow
+from gradguard.flow.judgement import Entry, Judgement
 
 
 def hand_over(state: dict[str, Any], donor: Judgement | None, judgement: Judgement) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradguard.norm_notes import NormNotes
+from gradguard.evidence.norm_notes import NormNotes
+from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.records import Finding
-from gradguard.stats import ParameterTable, StepStats
 
 
 class OffPaper(AttributeError):

@@ -16,11 +16,11 @@ from gradguard.audit.columns import open_statistics_chunks
 from gradguard.audit.probes import read_probe_lines
 from gradguard.audit.read import Run, read_run
 from gradguard.errors import RecordError
+from gradguard.evidence.probe_stats import Activations, Updates
+from gradguard.evidence.stats import ParameterTable
 from gradguard.policy.schema import Policy
-from gradguard.probe_stats import Activations, Updates
 from gradguard.record.encode import to_json
 from gradguard.replay.notes import Note, read_notes
-from gradguard.stats import ParameterTable
 
 
 class Section(NamedTuple):

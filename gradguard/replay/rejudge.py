@@ -12,17 +12,17 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gradguard.judgement import Judgement
+from gradguard.evidence.probe_stats import Activations
+from gradguard.evidence.running import FLOAT32_MAX
+from gradguard.evidence.stats import FloatArray, ParameterTable, StepStats
+from gradguard.flow.judgement import Judgement
 from gradguard.policy.schema import Policy, Rule
-from gradguard.probe_stats import Activations
 from gradguard.record import facts
 from gradguard.record.statistics import Flag
 from gradguard.records import Finding
 from gradguard.replay.handover import hand_over
 from gradguard.replay.notes import Note
 from gradguard.replay.recorded import Recorded, Section
-from gradguard.running import FLOAT32_MAX
-from gradguard.stats import FloatArray, ParameterTable, StepStats
 
 
 Found = Sequence[tuple[Rule, Finding]]

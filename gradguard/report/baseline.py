@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gradguard.running import MAD_TO_SIGMA
+from gradguard.evidence.running import MAD_TO_SIGMA
 
 
 FloatArray = npt.NDArray[np.float64]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gradguard.audit.read import Run
-from gradguard.magnitude_bins import NUM_BINS, bin_edges, pack_shares
+from gradguard.gradients.magnitude_bins import NUM_BINS, bin_edges, pack_shares
 from gradguard.report.timeline import Timeline, timeline
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from gradguard.evidence.probe_stats import Activations, InputStats, OutputStats, Updates
 from gradguard.policy.options import argument_meanings
-from gradguard.probe_stats import Activations, InputStats, OutputStats, Updates
 from gradguard.schemas.form import COUNT, NUMBER, SEALS, JsonSchema, described, document, list_of, nullable
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from gradguard.outcomes.verdict import WORDS
 from gradguard.records import AnyRecord, Event, Finding, Intervention, Outcome, Withheld
-from gradguard.verdict import WORDS
 
 
 # Reasons that a person should hear of; the others follow from what is shown (cooldown, superseded) or are no alarm.

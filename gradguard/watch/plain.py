@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from gradguard.cli.render import number
+from gradguard.outcomes.verdict import WORDS
 from gradguard.printable import printable
 from gradguard.records import Outcome
-from gradguard.verdict import WORDS
 from gradguard.watch.entries import entry_of
 from gradguard.watch.screen import behind
 from gradguard.watch.watcher import View

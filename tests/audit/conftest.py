@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from gradguard.evidence.stats import ParameterTable
 from gradguard.record.directory import RunDirectory
 from gradguard.record.statistics import Flag
 from gradguard.records import Change, Event, Finding, Intervention, Outcome, Withheld
-from gradguard.stats import ParameterTable
 
 
 NAMES = ["wte.weight", "h.0.weight", "h.0.bias"]

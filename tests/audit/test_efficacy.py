@@ -7,10 +7,10 @@ import pytest
 
 from gradguard.audit.efficacy import Efficacy
 from gradguard.audit.read import read_run
+from gradguard.evidence.stats import ParameterTable
 from gradguard.record.directory import RunDirectory
 from gradguard.record.statistics import Flag
 from gradguard.records import Change, Finding, Intervention, Outcome, Withheld
-from gradguard.stats import ParameterTable
 
 
 HORIZON = 10

@@ -9,9 +9,9 @@ import pytest
 
 from gradguard.audit.read import read_run
 from gradguard.audit.summary import summarise
+from gradguard.evidence.stats import ParameterTable
 from gradguard.record.directory import RunDirectory
 from gradguard.records import Event
-from gradguard.stats import ParameterTable
 
 
 IO = Path("/proc/self/io")

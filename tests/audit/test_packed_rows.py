@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 import gradguard
 from gradguard.audit.packed_rows import PackedRows
 from gradguard.audit.verify import check_run
+from gradguard.evidence.stats import ParameterTable
 from gradguard.record.chunks import chunk_name, packed_name
 from gradguard.record.directory import RunDirectory
 from gradguard.record.packing import HEAD, MAGIC, pack, planes_of
 from gradguard.record.statistics import row_dtype
-from gradguard.stats import ParameterTable
 
 
 NUM_STEPS, P = 1500, 30

@@ -8,10 +8,10 @@ import pytest
 
 from gradguard.audit.read import read_run, run_names
 from gradguard.errors import RecordError
+from gradguard.evidence.stats import ParameterTable
 from gradguard.record.directory import RunDirectory
 from gradguard.record.journal import Journal
 from gradguard.records import Event
-from gradguard.stats import ParameterTable
 
 
 def edit_info(path, **changes):
@@ -214,7 +214,7 @@ import sys
 import numpy as np
 from gradguard.record.directory import RunDirectory
 from gradguard.records import Event
-from gradguard.stats import ParameterTable
+from gradguard.evidence.stats import ParameterTable
 run = RunDirectory.create(sys.argv[1])
 run.write_layout(ParameterTable(["a"], [(1,)], ["float32"], [0]))
 for step in range(10**9):

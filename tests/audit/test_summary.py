@@ -7,11 +7,11 @@ import gradguard
 from gradguard.audit.headline import story_line
 from gradguard.audit.read import read_run
 from gradguard.audit.summary import summarise
+from gradguard.evidence.stats import ParameterTable
 from gradguard.record.directory import RunDirectory
 from gradguard.record.encode import to_json
 from gradguard.record.statistics import Flag
 from gradguard.records import Cause, Change, Event, Finding, Intervention, Outcome, Withheld
-from gradguard.stats import ParameterTable
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import gradguard
 from gradguard.audit.read import read_run
 from gradguard.audit.verify import verify_run
 from gradguard.errors import RecordError
+from gradguard.evidence.stats import ParameterTable
 from gradguard.record.directory import RunDirectory
 from gradguard.records import Event
-from gradguard.stats import ParameterTable
 
 
 @pytest.fixture

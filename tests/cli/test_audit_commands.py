@@ -10,10 +10,10 @@ import pytest
 
 import gradguard.cli
 from gradguard.cli import COMMANDS, main
+from gradguard.evidence.stats import ParameterTable
 from gradguard.record.directory import RunDirectory
 from gradguard.record.statistics import Flag
 from gradguard.records import Change, Event, Finding, Intervention, Outcome, Withheld
-from gradguard.stats import ParameterTable
 
 
 HOSTILE = "h.0\x1b[2J\n[red]x[/red]{0}<script>"

@@ -7,7 +7,7 @@ import torch
 from feed import diagnose
 from probed import activations, given
 
-from gradguard.boundary_statistics import BoundarySamples
+from gradguard.probes.boundary_statistics import BoundarySamples
 
 
 def run(*inputs, probes=1, **seen):

@@ -8,7 +8,7 @@ from feed import Feed, diagnose
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradguard.trigger import Calm
+from gradguard.evidence.trigger import Calm
 
 
 LAW = settings(max_examples=30, deadline=None, derandomize=True)

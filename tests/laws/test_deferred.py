@@ -12,9 +12,9 @@ from torch import nn
 
 import gradguard
 from gradguard.contracts import REMEDIES, Diagnosis
+from gradguard.evidence.trigger import Trigger
 from gradguard.faults import Fault
 from gradguard.record.statistics import SCALARS
-from gradguard.trigger import Trigger
 
 
 PRESETS = ["default", "pretrain", "finetune", "rnn"]

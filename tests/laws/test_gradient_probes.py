@@ -15,14 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradguard
 from gradguard.audit.verify import verify_run
-from gradguard.entry_sample import NUM_SAMPLED
-from gradguard.full_statistics import measure
-from gradguard.gradient_columns import gradient_columns
-from gradguard.gradient_probe import GradientProbe
-from gradguard.monitor import Monitor
+from gradguard.evidence.stats import StepStats
+from gradguard.gradients.columns import gradient_columns
+from gradguard.gradients.full_statistics import measure
+from gradguard.gradients.monitor import Monitor
+from gradguard.probes.entry_sample import NUM_SAMPLED
+from gradguard.probes.gradient_probe import GradientProbe
 from gradguard.record.directory import RunDirectory
 from gradguard.record.recorder import Recorder
-from gradguard.stats import StepStats
 
 
 RULES = [{"when": "nonfinite", "do": "skip_step"}, {"when": "always", "do": {"clip_norm": {"max_norm": 1e-3}}}]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from following import Following, noisy
 
+from gradguard.limits.norm_limit import KINDS
 from gradguard.limits.norm_sets import NormSets
-from gradguard.norm_limit import KINDS
 
 
 LIMITS = {

@@ -9,10 +9,10 @@ import pytest
 from loguru import logger
 
 from gradguard.errors import RunDirectoryError
+from gradguard.evidence.stats import ParameterTable
 from gradguard.record.atomic_write import write_atomically
 from gradguard.record.directory import RunDirectory
 from gradguard.records import Event
-from gradguard.stats import ParameterTable
 
 
 def table(*names):

@@ -8,10 +8,10 @@ import pytest
 
 from gradguard.audit.read import read_run
 from gradguard.audit.verify import verify_run
-from gradguard.magnitude_bins import NUM_BINS, bin_edges
+from gradguard.evidence.stats import ParameterTable
+from gradguard.gradients.magnitude_bins import NUM_BINS, bin_edges
 from gradguard.record.directory import RunDirectory
 from gradguard.record.gradients import NUMBERS, GradientsWriter, gradients_dtype
-from gradguard.stats import ParameterTable
 
 
 def table(names):
@@ -116,7 +116,7 @@ def test_rows_that_the_disk_does_not_take_are_kept_until_the_buffer_is_full_and_
 import resource, signal, sys
 from pathlib import Path
 import numpy as np
-from gradguard.magnitude_bins import NUM_BINS
+from gradguard.gradients.magnitude_bins import NUM_BINS
 from gradguard.record.gradients import NUMBERS, GradientsWriter
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 writer = GradientsWriter(Path(sys.argv[1]) / "gradients", 2)

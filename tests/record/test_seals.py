@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from gradguard.audit.verify import check_run
+from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.record.chain import ReplacedError
 from gradguard.record.directory import RunDirectory
 from gradguard.record.recorder import Recorder
 from gradguard.records import Event
-from gradguard.stats import ParameterTable, StepStats
 
 
 def open_run(path):

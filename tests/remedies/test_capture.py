@@ -206,7 +206,7 @@ def test_a_rule_for_nothing_that_is_kept_is_unavailable():
 
 
 def test_a_fault_of_the_hook_costs_the_inputs_and_nothing_else(tmp_path, monkeypatch):
-    from gradguard import forward_inputs
+    from gradguard.model import forward_inputs
 
     def broken():
         raise RuntimeError("broken on purpose")

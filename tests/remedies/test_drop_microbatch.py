@@ -267,7 +267,7 @@ def test_closing_takes_every_hook_off_and_a_copy_of_the_model_has_none():
 
 
 def test_a_fault_of_its_own_costs_the_following_and_not_the_training(monkeypatch):
-    from gradguard import microbatches
+    from gradguard.optimizer import microbatches
 
     def broken(tensors):
         raise RuntimeError("broken on purpose")

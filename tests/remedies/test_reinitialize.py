@@ -7,7 +7,7 @@ from guarded import noise
 from torch import nn
 
 from gradguard.contracts import REMEDIES, Unavailable
-from gradguard.forward_inputs import ForwardInputs
+from gradguard.model.forward_inputs import ForwardInputs
 
 
 Reinitialize = REMEDIES.get("reinitialize")

@@ -11,7 +11,7 @@ from torch.optim.swa_utils import AveragedModel
 
 import gradguard
 from gradguard.contracts import REMEDIES, Unavailable
-from gradguard.snapshots import Snapshots
+from gradguard.snapshots.ring import Snapshots
 
 
 Restart = REMEDIES.get("restart")

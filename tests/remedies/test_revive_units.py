@@ -7,8 +7,8 @@ from guarded import noise
 from probing import num_hooks
 from torch import nn
 
-from gradguard.activation_probe import ActivationProbe
 from gradguard.contracts import REMEDIES, Unavailable
+from gradguard.probes.activation_probe import ActivationProbe
 
 
 ReviveUnits = REMEDIES.get("revive_units")

@@ -12,7 +12,7 @@ from torch import nn
 
 import gradguard
 from gradguard.contracts import REMEDIES, Unavailable
-from gradguard.snapshots import Snapshots
+from gradguard.snapshots.ring import Snapshots
 
 
 Rollback = REMEDIES.get("rollback")

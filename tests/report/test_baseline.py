@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradguard.evidence.running import NormWindow
 from gradguard.policy.load import load_policy
 from gradguard.report.baseline import LEAST, Alarm, alarm_of, level_before
-from gradguard.running import NormWindow
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

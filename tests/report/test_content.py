@@ -98,7 +98,7 @@ def test_a_resumed_run_is_told_as_it_ended(tmp_path):
 
 
 def test_layers_that_came_later_are_absent_before(tmp_path):
-    from gradguard.stats import ParameterTable
+    from gradguard.evidence.stats import ParameterTable
 
     run = Recording(tmp_path / "run", ["a"])
     run.probe(0)
@@ -155,7 +155,7 @@ def test_a_rule_that_only_tells_is_told_apart():
 def test_histograms_are_those_of_the_record(sick_run):
     import base64
 
-    from gradguard.magnitude_bins import bin_edges, unpack_shares
+    from gradguard.gradients.magnitude_bins import bin_edges, unpack_shares
 
     run = read_run(sick_run)
     told = histograms(run)

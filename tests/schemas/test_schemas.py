@@ -19,6 +19,7 @@ from torch import nn
 import gradguard
 from gradguard.cli import main
 from gradguard.errors import UsageError
+from gradguard.evidence.stats import StepStats
 from gradguard.export.destination import destination, write_tables
 from gradguard.export.tables import MAKERS, table_of
 from gradguard.record import facts
@@ -26,7 +27,6 @@ from gradguard.record.encode import to_json
 from gradguard.record.replay import Kind, ReplayWriter
 from gradguard.records import Change, Event, Finding, Intervention
 from gradguard.schemas.catalog import SCHEMAS, schema_of
-from gradguard.stats import StepStats
 
 
 GOLDEN = Path(__file__).parent / "golden"

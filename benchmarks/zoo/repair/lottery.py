@@ -12,10 +12,10 @@ from typing import Any
 
 from benchmarks.zoo.train import Act
 from gradguard.contracts import REMEDIES, Diagnosis
+from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.policy.forms import resolve
 from gradguard.policy.schema import Policy, Rule
 from gradguard.records import Finding
-from gradguard.stats import ParameterTable, StepStats
 
 
 # Remedies in the loop, with options that a person might choose; those that the registry does not have are left out.

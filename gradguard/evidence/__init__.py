@@ -1,0 +1,1 @@
+"""What a step measured, and the statistics that diagnoses rest on: pure numbers, no torch."""

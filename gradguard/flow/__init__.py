@@ -1,0 +1,1 @@
+"""One step through the guard: measure, diagnose, decide, act, record; and what surrounds a step."""

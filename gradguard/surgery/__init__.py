@@ -1,0 +1,1 @@
+"""Changes to the model itself: fresh values, revived units, other activations."""
