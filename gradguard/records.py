@@ -148,6 +148,13 @@ class Outcome(Record):
     horizon: int = 0
     reason: str = ""
 
+    def judges(self, step: int) -> bool:
+        """Return whether it is about an intervention at that step, which has the `seq` that `of` names.
+
+        A run that was resumed in a new directory also judges what was done before, and has a number of its own there.
+        """
+        return self.horizon == 0 or self.step - self.horizon == step
+
 
 class Intervention(Record):
     """An action that was carried out, with the finding that fired it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from bisect import bisect_right
@@ -12,11 +13,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from gradguard.audit.packed_rows import PackedRows
 from gradguard.audit.problem import Problem
 from gradguard.audit.regular_file import open_regular
-from gradguard.record.chunks import BUFFER_BYTES, CHUNK_BYTES, npy_header
+from gradguard.record.chunks import BUFFER_BYTES, npy_header
 
 
+CHUNK_BYTES = 32 << 20  # of the largest chunk; those of records from before are
 BLOCK_BYTES = 1 << 20  # read at a time
 PAGE_BYTES = 4096  # of wider rows the first bytes are read alone: what lies between them costs nothing then
 
@@ -44,13 +47,21 @@ class Rows:
         start, stop, step = rows.indices(self._num_rows)
         if step != 1:
             raise ValueError(f"rows are read one after the other, got a step of {step}")
-        with open_regular(self._path) as file:
-            return self._read(file, start, max(start, stop))
+        try:
+            with open_regular(self._path) as file:
+                return self._read(file, start, max(start, stop))
+        except FileNotFoundError:
+            return self._packed()[start : max(start, stop)]
 
     def blocks(self) -> Iterator[npt.NDArray[np.void]]:
         """Yield all rows in order, about a megabyte at a time."""
         num_rows = max(1, BLOCK_BYTES // self.dtype.itemsize)
-        with open_regular(self._path) as file:
+        try:
+            file = open_regular(self._path)
+        except FileNotFoundError:
+            yield self._packed()[: self._num_rows]
+            return
+        with file:
             for start in range(0, self._num_rows, num_rows):
                 yield self._read(file, start, min(self._num_rows, start + num_rows))
 
@@ -60,6 +71,8 @@ class Rows:
         Args:
             dtype: of these columns alone.
         """
+        if not os.path.exists(self._path):
+            return self._packed().heads(dtype)[: self._num_rows]
         heads = np.zeros(self._num_rows, dtype=dtype)
         if self.dtype.itemsize > PAGE_BYTES:
             num_bytes, target = dtype.itemsize, heads.view(np.uint8)
@@ -76,6 +89,10 @@ class Rows:
             done += len(block)
         return heads
 
+    def _packed(self) -> PackedRows:
+        """Return the rows of a run that has packed this chunk since it was opened here."""
+        return PackedRows(self._path.with_suffix(".packed"), self.dtype, _most_bytes(self.dtype))
+
     def _read(self, file: BinaryIO, start: int, stop: int) -> npt.NDArray[np.void]:
         """Read rows; what a file that was cut since does not hold is 0."""
         rows = np.empty(stop - start, dtype=self.dtype)
@@ -90,16 +107,23 @@ class Chunk:
 
     Attributes:
         file: name below the run directory.
+        sealed_as: name that seals call it by, which is the one that it had before it was packed.
         parameters: names of the columns of `norms`.
         rows: of the file.
         num_told: how many rows its header says that there are.
-        header: the bytes before the first row.
+        header: the bytes before the first row; none in a packed file.
         num_spare_bytes: what is left of a row that was not written to its end.
     """
 
     def __init__(self, path: Path, parameters: list[str], dtype: np.dtype[np.void]) -> None:
         self.file = f"{path.parent.name}/{path.name}"
+        self.sealed_as = f"{path.parent.name}/{path.stem}.npy"
         self.parameters = parameters
+        self.rows: Rows | PackedRows
+        if path.suffix == ".packed":
+            self.rows = PackedRows(path, dtype, _most_bytes(dtype))
+            self.num_told, self.header, self.num_spare_bytes = len(self.rows), b"", 0
+            return
         self.num_told, self.header, num_bytes = _read_header(path, len(parameters), dtype)
         num_rows, self.num_spare_bytes = divmod(num_bytes, dtype.itemsize) if self.header else (0, num_bytes)
         self.rows = Rows(path, dtype, len(self.header), num_rows)
@@ -124,9 +148,9 @@ def open_chunks(
     chunks: list[Chunk] = []
     problems: list[Problem] = []
     starts = _starts(layouts, first_chunk)
-    for path in sorted(folder.glob("*.npy")):
+    for path in _files(folder):
         try:
-            if not re.fullmatch(r"\d{6,12}\.npy", path.name, re.ASCII):
+            if not re.fullmatch(r"\d{6,12}\.(npy|packed)", path.name, re.ASCII):
                 raise ValueError("not the name of a chunk")
             current = bisect_right([start for start, _ in starts], int(path.stem))
             if not current:
@@ -138,6 +162,18 @@ def open_chunks(
             reason = getattr(error, "strerror", None) or error
             problems.append(Problem(kind="statistics", file=file, message=f"cannot be read: {reason}"))
     return chunks, problems
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files of the chunks; of one whose packing was cut short, the file that it was packed from."""
+    plain = {path.stem: path for path in folder.glob("*.npy")}
+    packed = {path.stem: path for path in folder.glob("*.packed")}
+    return [path for _, path in sorted({**packed, **plain}.items())]
+
+
+def _most_bytes(dtype: np.dtype[np.void]) -> int:
+    """Return what the rows of no chunk exceed."""
+    return CHUNK_BYTES + BUFFER_BYTES + 2 * dtype.itemsize
 
 
 def _starts(layouts: Any, first_chunk: str) -> Sequence[tuple[int, list[str]]]:
@@ -163,7 +199,7 @@ def _read_header(path: Path, num_parameters: int, expected: np.dtype[np.void]) -
         size = file.seek(0, 2)
         if size == 0:  # made, and the process ended before the first row
             return 0, b"", 0
-        if size > CHUNK_BYTES + BUFFER_BYTES + 2 * expected.itemsize + PAGE_BYTES:
+        if size > _most_bytes(expected) + PAGE_BYTES:
             raise ValueError(f"{size:,} bytes, more than any chunk has")
         file.seek(0)
         try:

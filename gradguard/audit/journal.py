@@ -23,7 +23,7 @@ class JournalRecords:
         path: the run directory.
 
     Attributes:
-        records: in order; interventions carry their outcome.
+        records: in order; interventions carry their outcome: of one that was judged again after a resume the last.
         findings: every finding once, in order, acted on or not.
         problems: what could not be read.
         is_torn: the last line was cut off by the end of the process.
@@ -56,10 +56,10 @@ class JournalRecords:
                 self.problems.append(Problem(kind="foreign", file=JOURNAL_FILE, line=line.number, message=message))
                 break
         self.records: tuple[AnyRecord, ...] = tuple(read)
-        outcomes = {record.of: record for record in read if isinstance(record, Outcome)}
+        done = {record.seq: record for record in read if isinstance(record, Intervention)}
         for record in read:
-            if isinstance(record, Intervention) and record.seq in outcomes:
-                record.__dict__["outcome"] = outcomes[record.seq]  # nobody has it yet; copies of all would take longer
+            if isinstance(record, Outcome) and record.of in done and record.judges(done[record.of].step):
+                done[record.of].__dict__["outcome"] = record  # nobody has it yet; copies of all would take longer
 
     def _record(self, line: Line) -> AnyRecord:
         """Return the record of a line; records of one step that share a finding have the same one."""

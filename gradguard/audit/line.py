@@ -15,11 +15,11 @@ from gradguard.audit.regular_file import open_regular
 from gradguard.errors import RecordError
 from gradguard.printable import printable
 from gradguard.record.chain import MAX_LINE_BYTES
-from gradguard.record.directory import INFO_VERSION
 from gradguard.records import AnyRecord
 
 
 _RECORD: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)
+JOURNAL_VERSION = 1
 MAX_SKIPPED_BYTES = 1 << 32  # of a file in which a line does not end
 _TAIL = re.compile(rb',"prev":"([0-9a-f]{64})","hash":"([0-9a-f]{64})"\}')
 _TAIL_BYTES = len(',"prev":"","hash":""}') + 128
@@ -29,15 +29,20 @@ class NewerVersionError(RecordError):
     """The record was written by a newer gradguard."""
 
 
-def check_version(version: object, place: str) -> None:
+def check_version(version: object, place: str, newest: int = JOURNAL_VERSION) -> None:
     """Refuse what a newer gradguard wrote.
+
+    Args:
+        version: as it is written there.
+        place: where, for the message.
+        newest: that is read here.
 
     Raises:
         NewerVersionError: the version is above the one that is read here.
     """
-    if isinstance(version, int) and version > INFO_VERSION:
+    if isinstance(version, int) and version > newest:
         raise NewerVersionError(
-            f"{place}: written by a newer gradguard (record version {version}; this one reads up to {INFO_VERSION}); "
+            f"{place}: written by a newer gradguard (record version {version}; this one reads up to {newest}); "
             f"upgrade gradguard to read it"
         )
 

@@ -12,7 +12,7 @@ from gradguard.audit.bounded_json import parse
 from gradguard.audit.line import NewerVersionError, check_version
 from gradguard.audit.regular_file import read_bounded
 from gradguard.errors import RecordError, did_you_mean
-from gradguard.record.directory import INFO_FILE
+from gradguard.record.directory import INFO_FILE, INFO_VERSION
 
 
 MAX_INFO_BYTES = 32 * 1024 * 1024
@@ -37,7 +37,7 @@ def read_info(path: Path) -> dict[str, Any]:
         raise RecordError(f"{path / INFO_FILE}: not valid JSON; the run ended before it was set up") from None
     if not isinstance(info, dict) or not isinstance(info.get("run_id"), str):
         raise RecordError(f"{path / INFO_FILE}: not the facts of a run (no run_id)")
-    check_version(info.get("v"), str(path / INFO_FILE))
+    check_version(info.get("v"), str(path / INFO_FILE), INFO_VERSION)
     return info
 
 

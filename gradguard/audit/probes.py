@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +15,15 @@ from gradguard.audit.line import Line, read_lines
 from gradguard.audit.problem import MAX_PROBLEMS, Problem
 from gradguard.evidence.probe_stats import Activations, InputStats, OutputStats, Updates
 from gradguard.printable import printable
+from gradguard.record.exact import from_exact
 from gradguard.record.probes import PROBES_FILE
+from gradguard.record.replay import REPLAY_FILE
 
 
 COUNTS = ("num_samples", "num_units", "nonfinite")  # of `Activations`
 ARRAYS = ("dead", "saturated", "zero_ratio", "mean", "std")
 NORMS = ("update_norms", "weight_norms")  # of `Updates`
+MAX_NUMBERS_BYTES = 1 << 26  # of one field: no line may claim all of the memory
 
 
 class Probes(NamedTuple):
@@ -49,25 +55,84 @@ def read_probes(path: Path) -> Probes:
 def read_probe_lines(path: Path) -> tuple[list[tuple[int, Activations | Updates]], list[Problem]]:
     """Return what probes saw in the order in which it was told, each with its step; see `read_probes`."""
     seen: list[tuple[int, Activations | Updates]] = []
+    filled = _Filled(path)
     problems: list[Problem] = []
     for line in read_lines(path / PROBES_FILE):
         if not line.has_break:
             break
         try:
             with np.errstate(all="ignore"):  # numbers beyond float32 are infinite
-                seen.append(_take(line))
+                seen.append(_take(filled.fields(line)))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             message = f"not readable: {printable(str(error))[:200]}"
             problems.append(Problem(kind="statistics", file=PROBES_FILE, line=line.number, message=message))
             if len(problems) >= MAX_PROBLEMS:
                 break
+    if filled.unread:
+        number, note = filled.unread[0]
+        more = f", nor those of {len(filled.unread) - 1:,} more lines" if len(filled.unread) > 1 else ""
+        message = printable(f"norms of weights cannot be read: they stand in line {note} of {REPLAY_FILE}{more}")[:200]
+        problems.append(Problem(kind="statistics", file=PROBES_FILE, line=number, message=message))
     return seen, problems
 
 
-def _take(line: Line) -> tuple[int, Activations | Updates]:
-    if line.fields is None:
-        raise ValueError(line.fault)
-    told = line.fields
+class _Filled:
+    """Lines with what they leave out because it stands elsewhere already.
+
+    Args:
+        path: the run directory.
+
+    Attributes:
+        unread: (line, line of the notes) where norms of weights cannot be read; they are NaN then.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.unread: list[tuple[int, Any]] = []
+        self._path = path
+        self._whole: dict[Any, tuple[int, dict[str, Any]]] = {}  # by kind: the last line that leaves nothing out
+        self._noted: dict[int, Any] | None = None
+
+    def fields(self, line: Line) -> dict[str, Any]:
+        """Return all fields of a line.
+
+        Raises:
+            ValueError: it is not one, or what it goes on from cannot be read.
+        """
+        told = line.fields
+        if told is None:
+            raise ValueError(line.fault)
+        kind = told["kind"]
+        if "like" not in told:
+            self._whole[kind] = line.number, told
+        else:
+            number, whole = self._whole.get(kind, (0, {}))
+            if number != told["like"]:
+                raise ValueError(f"line {told['like']}, which this one goes on from, cannot be read")
+            told = {**whole, **told}
+            del told["like"]
+        weights = told.get("weight_norms")
+        if isinstance(weights, dict) and "note" in weights:
+            self._noted = _noted_weights(self._path) if self._noted is None else self._noted
+            if weights["note"] not in self._noted:
+                self.unread.append((line.number, weights["note"]))
+            unknown = np.full(len(_array(told["update_norms"])), np.nan, dtype=np.float32)
+            told = {**told, "weight_norms": self._noted.get(weights["note"], unknown)}
+        return dict(told)
+
+
+def _noted_weights(path: Path) -> dict[int, Any]:
+    """Return the norms of weights that were noted for a replay, by the line of the file."""
+    noted = {}
+    for line in read_lines(path / REPLAY_FILE):
+        if line.fields is not None and line.fields.get("kind") == "weights":
+            try:
+                noted[line.number] = from_exact(line.fields.get("norms"))
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+                continue
+    return noted
+
+
+def _take(told: dict[str, Any]) -> tuple[int, Activations | Updates]:
     kind = told.pop("kind")
     step = _told_at(told, kind)
     if kind == "activations":
@@ -109,16 +174,30 @@ def _activations(told: dict[str, Any]) -> Activations:
 def _updates(told: dict[str, Any]) -> Updates:
     fields = _numbers(told)
     fields |= {name: tuple(value) for name, value in told.items() if isinstance(value, list)}
-    num_parameters = len(told["update_norms"])
-    fields |= {name: _vector(told[name], np.float32, num_parameters) for name in NORMS}
+    norms = _array(told["update_norms"])
+    fields |= {name: _vector(told[name], np.float32, len(norms)) for name in NORMS}
     fields |= {name: float(fields[name]) for name in ("lr", "lr_max", "cosine")}
     fields["step"] = _whole(fields["step"])
     return Updates(**fields)
 
 
+def _array(values: Any) -> Any:
+    """Return the numbers of a field; the first records have them as a list."""
+    if not isinstance(values, dict):
+        return values
+    try:
+        if "f4" in values:
+            return np.frombuffer(base64.b64decode(values["f4"], validate=True), dtype="<f4")
+        packed = base64.b64decode(values["f4z"], validate=True)
+        planes = zlib.decompressobj().decompress(packed, MAX_NUMBERS_BYTES)
+        return np.frombuffer(planes, dtype=np.uint8).reshape(4, -1).T.copy().view("<f4")[:, 0]
+    except (zlib.error, binascii.Error) as error:
+        raise ValueError(f"damaged numbers: {error}") from None
+
+
 def _vector(values: Any, dtype: Any, length: int) -> npt.NDArray[Any]:
     with np.errstate(over="ignore"):  # what is beyond the type becomes infinite
-        array = np.array(values, dtype=dtype)
+        array = np.array(_array(values), dtype=dtype)
     if array.shape != (length,):
         raise ValueError(f"an array of shape {array.shape}, expected ({length},)")
     return array
@@ -134,8 +213,13 @@ def _whole(value: Any) -> int:
 
 def _numbers(told: dict[str, Any]) -> dict[str, Any]:
     """Return the values of one object, with numbers that JSON has no word for, and shapes as tuples."""
-    odd = ("NaN", "Infinity", "-Infinity")
     return {
-        key: float(value) if value in odd and key != "name" else tuple(value) if key == "shape" else value
+        key: value if key == "name" else tuple(value) if key == "shape" else _number(value)
         for key, value in told.items()
     }
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
+        return float(value)
+    return value

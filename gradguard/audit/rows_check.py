@@ -11,7 +11,6 @@ import numpy as np
 
 from gradguard.audit.chunks import BLOCK_BYTES, Chunk
 from gradguard.audit.problem import MAX_PROBLEMS, Problem, ProblemKind
-from gradguard.audit.regular_file import open_regular
 from gradguard.audit.seals import Seals
 from gradguard.record.chunks import BUFFER_ROWS, npy_header
 from gradguard.record.seals import SEAL_ROWS, SEALS_FILE, SealedRows
@@ -44,7 +43,6 @@ class RowsCheck:
         self.num_rows = sum(len(chunk.rows) for chunk in chunks)
         self.num_proven = 0
         self.problems = list(unread)
-        self._path = path
         self._folder = folder
         self._chunks = chunks
         self._unread = unread
@@ -102,28 +100,25 @@ class RowsCheck:
             self._note("cut_off", SEALS_FILE, message)
 
     def _num_sealed(self) -> int:
-        blocks = [block for chunk in self._chunks for block in self._sealed.get(chunk.file, ())]
+        blocks = [block for chunk in self._chunks for block in self._sealed.get(chunk.sealed_as, ())]
         return sum(block.stop - block.start for block in blocks)
 
     def _check_blocks(self, chunk: Chunk) -> Iterator[Problem]:
         """Compare the rows with what they hashed to when they were written; neighbouring damage is told together."""
-        blocks = sorted(self._sealed.get(chunk.file, ()), key=lambda block: block.start)
+        blocks = sorted(self._sealed.get(chunk.sealed_as, ()), key=lambda block: block.start)
         damaged: list[list[int]] = []
-        row_bytes = chunk.rows.dtype.itemsize
-        with open_regular(self._path / chunk.file) as file:
-            for block in blocks:
-                if block.stop > len(chunk.rows):
-                    is_end = chunk is self._chunks[-1]
-                    message = f"cut off after {len(chunk.rows):,} rows; there were {blocks[-1].stop:,}"
-                    yield Problem(kind="cut_off" if is_end else "missing", file=chunk.file, message=message)
-                    break
-                file.seek(len(chunk.header) + block.start * row_bytes)
-                if _digest(file, (block.stop - block.start) * row_bytes) == block.sha256:
-                    self.num_proven += block.stop - block.start
-                elif damaged and damaged[-1][1] == block.start:
-                    damaged[-1][1] = block.stop
-                else:
-                    damaged.append([block.start, block.stop])
+        for block in blocks:
+            if block.stop > len(chunk.rows):
+                is_end = chunk is self._chunks[-1]
+                message = f"cut off after {len(chunk.rows):,} rows; there were {blocks[-1].stop:,}"
+                yield Problem(kind="cut_off" if is_end else "missing", file=chunk.file, message=message)
+                break
+            if _digest(chunk, block) == block.sha256:
+                self.num_proven += block.stop - block.start
+            elif damaged and damaged[-1][1] == block.start:
+                damaged[-1][1] = block.stop
+            else:
+                damaged.append([block.start, block.stop])
         for start, stop in damaged:
             steps = chunk.rows[start:stop]["step"]
             where = f"rows {start:,} to {stop - 1:,} (steps {steps[0]:,} to {steps[-1]:,})"
@@ -134,11 +129,11 @@ class RowsCheck:
         self.problems.append(Problem(kind=kind, file=file, message=message))
 
 
-def _digest(file: Any, num_bytes: int) -> str:
+def _digest(chunk: Chunk, block: SealedRows) -> str:
     digest = hashlib.sha256()
-    while num_bytes > 0 and (data := file.read(min(num_bytes, BLOCK_BYTES))):
-        digest.update(data)
-        num_bytes -= len(data)
+    num_rows = max(1, BLOCK_BYTES // chunk.rows.dtype.itemsize)
+    for start in range(block.start, block.stop, num_rows):
+        digest.update(chunk.rows[start : min(block.stop, start + num_rows)].view(np.uint8).data)
     return digest.hexdigest()
 
 

@@ -14,7 +14,7 @@ from gradguard.audit.headline import headline
 from gradguard.audit.problem import Problem
 from gradguard.audit.read import Run
 from gradguard.record.statistics import Flag
-from gradguard.records import SEVERITIES, Finding, Frozen, Intervention, Outcome, Withheld
+from gradguard.records import SEVERITIES, Finding, Frozen, Intervention, Withheld
 
 
 LAST_STEPS = 50  # the loss at the end is the median over so many observed losses
@@ -150,7 +150,7 @@ def summarise(run: Run) -> Summary:
     by_scaler = (flags & Flag.SKIPPED_BY_SCALER) != 0
     is_clipped = coef < 1
     severities = Counter(finding.severity for finding in run.findings)
-    verdicts = Counter(record.verdict for record in run.records if isinstance(record, Outcome))
+    verdicts = Counter(done.outcome.verdict for done in run.interventions if done.outcome is not None)
     errors = dict.fromkeys(event.message for event in run.events if event.event == "internal_error")
     return Summary(
         path=str(run.path),

@@ -12,8 +12,9 @@ def schema(
     name: Annotated[
         str,
         typer.Argument(
-            help="policy; record (a line of interventions.jsonl), run (run.json), probes (a line of probes.jsonl); or "
-            "a table of gradguard export: statistics, gradients, activations, updates, interventions, events."
+            help="policy; record (a line of interventions.jsonl), run (run.json), or a line of probes.jsonl, "
+            "replay.jsonl, seals.jsonl (probes, replay, seals); or a table of gradguard export: statistics, gradients, "
+            "activations, updates, interventions, events."
         ),
     ] = "policy",
 ) -> None:

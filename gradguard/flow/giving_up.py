@@ -35,6 +35,7 @@ def keep_last_good(pipeline: Pipeline, directory: RunDirectory | None) -> str:
         return ""
     path = directory.path / LAST_GOOD_FILE
     try:
+        directory.before_write()  # it may have been deleted, or be another run's by now
         write_tensors(path, as_checkpoint(snapshots.good.read(), pipeline.target.model, pipeline.target.optimizer))
     except Exception as error:
         pipeline.on_fault("keeping the last good state", error)

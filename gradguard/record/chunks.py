@@ -1,13 +1,15 @@
 """Rows of one size in chunked files that numpy loads by itself.
 
-    000000.npy, 000001.npy, ...    structured dtype, no objects
+    000000.packed, 000001.npy, ...    structured dtype, no objects
 
 A chunk is a valid `.npy` file after every flush. Rows behind the count in its header (the process died between two
-writes) are still found from the size of the file.
+writes) are still found from the size of the file. When it has ended it is packed, see `packing`, unless it is small;
+for a moment both files are there, and hold the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from abc import ABC, abstractmethod
@@ -19,12 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from gradguard.evidence.stats import ABSENT
+from gradguard.record.atomic_write import sync_folder
+from gradguard.record.packing import pack
 from gradguard.record.seals import SealedRows
 
 
 BUFFER_ROWS = 64
 BUFFER_BYTES = 256 * 1024
-CHUNK_BYTES = 32 * 1024 * 1024
+CHUNK_BYTES = 4 * 1024 * 1024  # are packed in some 50 ms
+PACK_BYTES = 96 * 1024  # a chunk of fewer stays as numpy loads it
 
 
 def chunk_name(index: int) -> str:
@@ -35,6 +40,16 @@ def chunk_name(index: int) -> str:
         '000003.npy'
     """
     return f"{index:06d}.npy"
+
+
+def packed_name(index: int) -> str:
+    """Return the file name of a chunk that was packed.
+
+    Example:
+        >>> packed_name(3)
+        '000003.packed'
+    """
+    return f"{index:06d}.packed"
 
 
 class Watcher(Protocol):
@@ -53,7 +68,7 @@ class ChunkWriter(ABC):
     Args:
         directory: folder that takes the chunks; made for the first one.
         num_parameters: P, parameter tensors a row.
-        chunk_rows: a chunk ends with the flush that brings it to so many rows, >= 1; None for about 32 MB a chunk.
+        chunk_rows: a chunk ends with the flush that brings it to so many rows, >= 1; None for about 4 MB a chunk.
         watcher: is told of every write.
 
     Attributes:
@@ -122,6 +137,7 @@ class ChunkWriter(ABC):
             raise
         self._filled = 0
         if self._rows >= self._limit:
+            self._pack()
             self._end_chunk()
         if self._watcher is not None:
             self._watcher.after_write()
@@ -143,6 +159,7 @@ class ChunkWriter(ABC):
             OSError: the rows so far could not be written.
         """
         self.flush()
+        self._pack()
         self._end_chunk()
         self._allocate(num_parameters)
         return self.chunk
@@ -157,6 +174,7 @@ class ChunkWriter(ABC):
             self.flush()
             if self._file is not None:
                 os.fsync(self._file.fileno())
+            self._pack()
         finally:
             self._end_chunk()
 
@@ -179,7 +197,7 @@ class ChunkWriter(ABC):
         header = npy_header(self._dtype, self._rows + self._filled)
         if self._file is None:
             self.directory.mkdir(exist_ok=True)
-            self._file = open(self.directory / chunk_name(self.chunk), "xb", buffering=0)
+            self._file = open(self.directory / chunk_name(self.chunk), "x+b", buffering=0)
         end = len(header) + self._rows * self._row_bytes if self._rows else 0
         try:
             self._file.seek(end)
@@ -193,6 +211,30 @@ class ChunkWriter(ABC):
         self._rows += self._filled
         self._digest.update(data)
         self.num_unsealed += self._filled
+
+    def _pack(self) -> None:
+        """Put a packed file in the place of the chunk that ends; if the disk does not take it, the chunk stays."""
+        if self._file is None or self._rows * self._row_bytes < PACK_BYTES:
+            return
+        path = self.directory / chunk_name(self.chunk)
+        temporary = self.directory / f".{packed_name(self.chunk)}.{os.getpid()}.tmp"
+        try:
+            if not os.path.samestat(os.stat(path), os.fstat(self._file.fileno())):
+                return  # another run's
+            rows = np.empty(self._rows, dtype=self._dtype)
+            self._file.seek(self._file.seek(0, os.SEEK_END) - rows.nbytes)
+            if self._file.readinto(rows.view(np.uint8).data) != rows.nbytes:
+                return
+            with open(temporary, "xb") as file:
+                file.write(pack(rows))
+                file.flush()
+                os.fsync(file.fileno())  # before the only other copy goes
+            os.replace(temporary, self.directory / packed_name(self.chunk))
+            sync_folder(self.directory)
+            path.unlink()
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
     def _end_chunk(self) -> None:
         if self._file is None:

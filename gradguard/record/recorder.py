@@ -133,7 +133,8 @@ class Recorder:
         """Write what a probe saw; see `ProbesWriter`."""
         if self._has_rows:
             try:
-                self.directory.probes.append(step, seen)  # type: ignore[union-attr]
+                directory = self.directory
+                directory.probes.append(step, seen, directory.replay.weights)  # type: ignore[union-attr]
             except (OSError, ValueError) as error:
                 self._tell("writing what probes saw", error)
 

@@ -19,14 +19,33 @@ written between the judgement of that row and its being taken into the rolling s
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
+from gradguard.evidence.stats import FloatArray
 from gradguard.record.chain import LazyChain, first_link
 from gradguard.record.exact import to_exact
 
 
 REPLAY_FILE = "replay.jsonl"
 Kind = Literal["layout", "weights", "spreads", "lateness", "facts", "aside", "forget", "roll_back", "resumed"]
+
+
+class NotedWeights(NamedTuple):
+    """Norms of weights that were noted.
+
+    Args:
+        line: of the file, from 1.
+        norms: (P,).
+    """
+
+    line: int
+    norms: FloatArray
+
+    def are(self, norms: FloatArray) -> bool:
+        """Return whether these are the same, bit by bit."""
+        return self.norms.dtype == norms.dtype and self.norms.tobytes() == norms.tobytes()
 
 
 class ReplayWriter:
@@ -38,10 +57,12 @@ class ReplayWriter:
 
     Attributes:
         chain: writes the lines.
+        weights: noted last; None before the first.
     """
 
     def __init__(self, path: Path, run_id: str = "") -> None:
         self.chain = LazyChain(path, first_link(f"{run_id} replay"))
+        self.weights: NotedWeights | None = None
 
     def append(self, kind: Kind, row: int, values: dict[str, Any], is_within: bool = False) -> None:
         """Write one line.
@@ -60,6 +81,8 @@ class ReplayWriter:
         if is_within:
             told["within"] = True
         self.chain.append(told | {name: to_exact(value) for name, value in values.items()})
+        if kind == "weights":
+            self.weights = NotedWeights(self.chain.state.lines, np.array(values["norms"]))
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""

@@ -43,6 +43,7 @@ class Seal(Frozen):
     """What was on the disk at one moment.
 
     Args:
+        v: version of the schema.
         seq: position in the file, from 0 without gaps.
         time: UTC, ISO 8601.
         lines: of each chained file, by its name.

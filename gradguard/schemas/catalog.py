@@ -10,7 +10,9 @@ from gradguard.policy.json_schema import policy_json_schema
 from gradguard.schemas.form import JsonSchema
 from gradguard.schemas.probes import probes_schema
 from gradguard.schemas.record import record_schema
+from gradguard.schemas.replay import replay_schema
 from gradguard.schemas.run_info import run_schema
+from gradguard.schemas.seals import seals_schema
 from gradguard.schemas.tables import COLUMNS, table_schema
 
 
@@ -19,6 +21,8 @@ SCHEMAS: dict[str, Callable[[], JsonSchema]] = {
     "record": record_schema,
     "run": run_schema,
     "probes": probes_schema,
+    "replay": replay_schema,
+    "seals": seals_schema,
     **{name: partial(table_schema, name) for name in COLUMNS},
 }
 

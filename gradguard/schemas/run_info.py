@@ -30,7 +30,7 @@ def run_schema() -> JsonSchema:
     body: JsonSchema = {
         "type": "object",
         "properties": {
-            "v": {"const": 1, "description": "Version of the record."},
+            "v": {"enum": [1, 2], "description": "Version of the record: 2 packs rows, and numbers of probes."},
             "run_id": described(TEXT, "Unique to the run; the first line of the journal is chained to it."),
             "name": described(nullable(TEXT), "Of the guard, when several share a run directory."),
             "status": {"enum": ["running", "closed", "stopped", "failed"], "description": "How it ended."},
@@ -41,6 +41,7 @@ def run_schema() -> JsonSchema:
             "is_sealed": {"type": "boolean", "description": "seals.jsonl covers the other files."},
             "layouts": described(list_of(LAYOUT), "What the columns of the statistics stand for."),
             "policy": {"type": "object", "description": "The policy in force, with all defaults."},
+            "num_seals": described(COUNT, "Lines of seals.jsonl."),
             "policy_sha256": described(SHA256, "Of the policy's JSON text."),
             "versions": {"type": "object", "additionalProperties": TEXT, "description": "Of what it ran with."},
             "num_records": described(COUNT, "Lines of the journal."),
@@ -52,4 +53,4 @@ def run_schema() -> JsonSchema:
         },
         "required": ["v", "run_id", "name", "status", "created", "ended", "pid", "host", "layouts"],
     }
-    return document("run", "The facts about a run: run.json.", body)
+    return document("run", "The facts about a run: run.json.", body, version=2)

@@ -61,7 +61,8 @@ class Entries:
 
     def __init__(self) -> None:
         self.kept: list[Entry] = []
-        self._by_seq: dict[int, Entry] = {}
+        self._by_seq: dict[int, tuple[int, Entry]] = {}  # of interventions: their step, and what they are told in
+        self._verdicts: dict[int, str] = {}
 
     def add(self, records: Iterable[AnyRecord]) -> None:
         """Take in records: repeats are joined with what they repeat, and outcomes with what they judge."""
@@ -85,16 +86,25 @@ class Entries:
             else:
                 self.kept.append(entry)
             if isinstance(record, Intervention):
-                self._by_seq[record.seq] = entry
+                self._by_seq[record.seq] = record.step, entry
         if len(self.kept) > KEPT:
             self.kept = self.kept[-KEPT:]
             self._by_seq = dict(list(self._by_seq.items())[-10 * KEPT :])
+            self._verdicts = {seq: verdict for seq, verdict in self._verdicts.items() if seq in self._by_seq}
 
     def _judge(self, record: Outcome) -> None:
-        entry = self._by_seq.pop(record.of, None)
-        if entry is not None:
-            entry.outcomes[record.verdict] = entry.outcomes.get(record.verdict, 0) + 1
-            entry.judged = record.reason
+        """Count a verdict; of an intervention that is judged again after a resume the last one counts."""
+        step, entry = self._by_seq.get(record.of, (0, None))
+        if entry is None or not record.judges(step):
+            return
+        before = self._verdicts.get(record.of)
+        if before is not None:
+            entry.outcomes[before] -= 1
+            if not entry.outcomes[before]:
+                del entry.outcomes[before]
+        entry.outcomes[record.verdict] = entry.outcomes.get(record.verdict, 0) + 1
+        entry.judged = record.reason
+        self._verdicts[record.of] = record.verdict
 
 
 def entry_of(record: AnyRecord) -> Entry | None:

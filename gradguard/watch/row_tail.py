@@ -12,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gradguard.audit.npy_header import read_dtype
-from gradguard.record.chunks import chunk_name
+from gradguard.audit.packed_rows import PackedRows
+from gradguard.record.chunks import chunk_name, packed_name
 from gradguard.record.statistics import SCALARS, row_dtype
 
 
 BLOCK_BYTES = 4 * 1024 * 1024
+MAX_PACKED_BYTES = 64 * 1024 * 1024  # unpacked
 RECENT = 50  # rows whose norms are kept
 SCALAR_DTYPE = np.dtype(list(SCALARS))
 
@@ -47,8 +49,9 @@ class RowTail:
 
     @property
     def last_chunk(self) -> Path:
-        """The file that grows."""
-        return self.folder / chunk_name(self._chunk or 0)
+        """The file that grows, or has grown."""
+        plain, packed = (self.folder / name(self._chunk or 0) for name in (chunk_name, packed_name))
+        return packed if os.path.exists(packed) else plain
 
     def poll(self, layouts: Any) -> int:
         """Take in the rows that are new, at the first call the last ones, and return how many there are more.
@@ -60,7 +63,8 @@ class RowTail:
         if self._chunk is None:
             self._find_start(layouts)
         while self._chunk is not None:
-            has_next = os.path.exists(self.folder / chunk_name(self._chunk + 1))  # if so, this one grows no more
+            following = (chunk_name(self._chunk + 1), packed_name(self._chunk + 1))
+            has_next = any(os.path.exists(self.folder / name) for name in following)  # if so, this one grows no more
             self._read_on(layouts)
             if not has_next:
                 break
@@ -70,10 +74,11 @@ class RowTail:
     def _find_start(self, layouts: Any) -> None:
         """Count the rows of the chunks that are complete, and go so far back that `keep` rows are read."""
         try:
-            names = sorted(entry.name for entry in os.scandir(self.folder) if re.fullmatch(r"\d{6,}\.npy", entry.name))
+            found = (re.fullmatch(r"(\d{6,})\.(npy|packed)", entry.name, re.ASCII) for entry in os.scandir(self.folder))
+            indices = sorted({int(name[1]) for name in found if name})
         except OSError:
-            names = []
-        counts = [(int(name[:-4]), self._count(int(name[:-4]), layouts)) for name in names]
+            indices = []
+        counts = [(index, self._count(index, layouts)) for index in indices]
         missing = self.keep
         for index, count in reversed(counts):
             self._chunk, self._row = index, max(0, count - missing)
@@ -84,8 +89,12 @@ class RowTail:
 
     def _count(self, index: int, layouts: Any) -> int:
         try:
-            with open(self.folder / chunk_name(index), "rb") as file:
-                return _rows_in(file, row_dtype(len(_parameters(layouts, index))))[1]
+            dtype = row_dtype(len(_parameters(layouts, index)))
+            try:
+                with open(self.folder / chunk_name(index), "rb") as file:
+                    return _rows_in(file, dtype)[1]
+            except FileNotFoundError:
+                return len(self._packed(index, dtype))
         except (OSError, ValueError, KeyError, TypeError):
             return 0
 
@@ -94,14 +103,22 @@ class RowTail:
         try:
             parameters = _parameters(layouts, self._chunk)
             dtype = row_dtype(len(parameters))
-            with open(self.folder / chunk_name(self._chunk), "rb") as file:
-                start, count = _rows_in(file, dtype)
-                file.seek(start + self._row * dtype.itemsize)
-                for rows in _blocks(file, dtype, count - self._row):
-                    self._take(rows, parameters)
-                    self._row += len(rows)
+            try:
+                with open(self.folder / chunk_name(self._chunk), "rb") as file:
+                    start, count = _rows_in(file, dtype)
+                    file.seek(start + self._row * dtype.itemsize)
+                    for rows in _blocks(file, dtype, count - self._row):
+                        self._take(rows, parameters)
+                        self._row += len(rows)
+            except FileNotFoundError:  # it grows no more, and is packed
+                rows = self._packed(self._chunk, dtype)[self._row :]
+                self._take(rows, parameters)
+                self._row += len(rows)
         except (OSError, ValueError, KeyError, TypeError):  # not set up yet, or damaged: `verify` says which
             return
+
+    def _packed(self, index: int, dtype: np.dtype[np.void]) -> PackedRows:
+        return PackedRows(self.folder / packed_name(index), dtype, MAX_PACKED_BYTES)
 
     def _take(self, rows: npt.NDArray[np.void], parameters: list[str]) -> None:
         scalars = np.empty(len(rows), dtype=SCALAR_DTYPE)

@@ -38,7 +38,7 @@ def with_text(file, text):
 
 
 def test_each_is_of_another_format():
-    """What one has that the one before had not: counts of rows, gradients, probes, their step by its name, noise."""
+    """What one has that the one before had not: row counts, gradients, probes, their step by its name, noise, seals."""
     order = [
         "first",
         "with_row_counts",
@@ -46,6 +46,7 @@ def test_each_is_of_another_format():
         "with_probes_by_step",
         "with_probes",
         "with_noise_of_the_loss",
+        "with_seals_and_notes",
     ]
     assert sorted(order) == NAMES
     assert with_text("run.json", '"num_rows"') == set(order[1:])
@@ -54,6 +55,8 @@ def test_each_is_of_another_format():
     assert with_text("interventions.jsonl", '"follows"') == set(order[3:])
     assert with_text("probes.jsonl", '"at"') == set(order[4:])
     assert with_text("interventions.jsonl", '"loss_noise"') == set(order[5:])
+    assert with_file("seals.jsonl") == with_file("replay.jsonl") == set(order[6:])
+    assert with_text("probes.jsonl", '"f4"') == with_text("run.json", '"v": 2') == set()
 
 
 @every_record
@@ -82,7 +85,9 @@ def test_it_says_what_happened(name):
     assert 0.1 < np.nanmedian(run.statistics["loss"]) < 2
 
 
-@pytest.mark.parametrize("name", ["with_probes_by_step", "with_probes", "with_noise_of_the_loss"])
+@pytest.mark.parametrize(
+    "name", ["with_probes_by_step", "with_probes", "with_noise_of_the_loss", "with_seals_and_notes"]
+)
 def test_probes_are_found_at_the_step_that_was_told_of_them(name):
     run = gradguard.read_run(FOLDER / name)
     assert list(run.activations) == [3, 53, 103]
@@ -93,9 +98,10 @@ def test_probes_are_found_at_the_step_that_was_told_of_them(name):
 
 @every_record
 def test_it_is_valid_by_the_present_schemas(name):
-    for schema, file in (("record", "interventions.jsonl"), ("run", "run.json")):
+    for schema in ("record", "run", "probes", "replay", "seals"):
+        file = {"record": "interventions.jsonl", "run": "run.json"}.get(schema, f"{schema}.jsonl")
         check = jsonschema.Draft202012Validator(schema_of(schema))
-        text = (FOLDER / name / file).read_text()
+        text = (FOLDER / name / file).read_text() if (FOLDER / name / file).exists() else ""
         for line in [text] if file == "run.json" else text.splitlines():
             check.validate(json.loads(line))
 

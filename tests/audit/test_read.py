@@ -137,7 +137,7 @@ def test_what_a_newer_version_wrote_is_refused_with_advice(recorded):
         read_run(recorded)
     file.write_text(text)
     edit_info(recorded, v=9)
-    with pytest.raises(RecordError, match=r"version 9; this one reads up to 1\); upgrade"):
+    with pytest.raises(RecordError, match=r"version 9; this one reads up to 2\); upgrade"):
         read_run(recorded)
 
 

@@ -226,6 +226,6 @@ def test_statistics_that_were_taken_away_are_missed(tmp_path):
 def test_a_policy_that_was_edited_afterwards_is_found(tmp_path):
     path = real_run(tmp_path / "run")
     info = path / "run.json"
-    info.write_text(info.read_text().replace('"mode": "enforce"', '"mode": "observe"'))
+    info.write_text(info.read_text().replace('"mode":"enforce"', '"mode":"observe"'))
     (problem,) = verify_run(path)
     assert (problem.kind, problem.file) == ("changed", "run.json")

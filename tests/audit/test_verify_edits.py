@@ -165,7 +165,7 @@ def test_a_flipped_bit_in_run_json_is_found(edit, place, bit, ending):
     def change(before):
         after = bytearray(before)
         after[place % len(before)] ^= 1 << bit
-        return before if b'"v": 1' not in after else bytes(after)
+        return before if b'"v": 2' not in after else bytes(after)
 
     found = edit(ending, "run.json", change)
     if found is None:
@@ -179,7 +179,7 @@ def test_a_flipped_bit_in_run_json_is_found(edit, place, bit, ending):
 
 def test_a_run_json_of_a_newer_version_is_an_error_that_names_it(edit):
     with pytest.raises(RecordError, match=r"run\.json: written by a newer gradguard"):
-        edit("closed", "run.json", lambda before: before.replace(b'"v": 1', b'"v": 9'))
+        edit("closed", "run.json", lambda before: before.replace(b'"v": 2', b'"v": 9'))
 
 
 @pytest.mark.parametrize("file", [*LINE_FILES, *CHUNKS])

@@ -1,6 +1,7 @@
 """A run that is given up: everything is on disk, the last good state too, and the error says what to do next."""
 
 import math
+import os
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 import gradguard
 from gradguard.flow.giving_up import last_words
 from gradguard.outcomes.tally import Tally
+from gradguard.record.directory import RunDirectory
 from gradguard.records import Finding
 
 
@@ -105,6 +107,21 @@ def test_a_state_that_cannot_be_written_is_a_fault_on_record_and_the_run_still_e
     (event,) = [event for event in run.events if event.event == "internal_error"]
     assert "keeping the last good state failed" in event.message
     assert list((tmp_path / "run").glob(".*")) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a directory with open files cannot be moved there")
+def test_a_directory_that_was_made_anew_gets_no_state(tmp_path):
+    path = tmp_path / "run"
+
+    def make_anew(model, optimizer, step):
+        if step == START - 5:
+            path.rename(tmp_path / "moved")
+            RunDirectory.create(path).finish()
+
+    run = train(make, 100, policy=POLICY, run_dir=path, after=make_anew)
+    assert run.stopped is not None
+    assert "last good" not in str(run.stopped)
+    assert list(tmp_path.rglob("last_good.pt")) == []
 
 
 def test_a_spent_budget_is_named_as_the_reason():

@@ -1,6 +1,7 @@
 """Probes of activations and updates: no trace in the training, the same in every mode, and in the record."""
 
 import io
+import json
 
 import numpy as np
 import pytest
@@ -157,12 +158,40 @@ def test_a_damaged_line_of_the_record_is_told_and_the_others_are_read(tmp_path):
     run(40, run_dir=tmp_path / "run")
     file = tmp_path / "run" / "probes.jsonl"
     lines = file.read_text().splitlines(keepends=True)
-    lines[1] = '{"at":3,"kind":"else"}\n'
-    lines[2] = "torn\n"
+    places = [place for place, line in enumerate(lines) if '"like"' in line][:2]
+    lines[places[0]] = '{"at":3,"kind":"else"}\n'
+    lines[places[1]] = "torn\n"
     file.write_text("".join(lines)[:-5])
     recorded = gradguard.read_run(tmp_path / "run")
-    assert [problem.line for problem in recorded.problems] == [2, 3]
+    assert [problem.line for problem in recorded.problems] == [place + 1 for place in places]
     assert len(recorded.activations) + len(recorded.updates) == len(lines) - 3
+
+
+def test_what_goes_on_from_a_damaged_line_is_told_with_it(tmp_path):
+    run(40, run_dir=tmp_path / "run")
+    file = tmp_path / "run" / "probes.jsonl"
+    whole, *others = [json.loads(line) for line in file.read_text().splitlines() if '"updates"' in line]
+    file.write_text(file.read_text().replace(f'"at":{whole["at"]},"kind":"updates"', '"at":1,"kind":"else"', 1))
+    recorded = gradguard.read_run(tmp_path / "run")
+    assert len(recorded.problems) == 1 + len(others) > 1
+    assert "which this one goes on from, cannot be read" in str(recorded.problems[1])
+    assert not recorded.updates
+    assert recorded.activations
+
+
+def test_norms_of_weights_stand_in_the_notes_and_are_unknown_without_them(tmp_path):
+    run(40, run_dir=tmp_path / "run")
+    before = gradguard.read_run(tmp_path / "run").updates
+    assert '"weight_norms":{"note":' in (tmp_path / "run" / "probes.jsonl").read_text()
+    (tmp_path / "run" / "replay.jsonl").unlink()
+    recorded = gradguard.read_run(tmp_path / "run")
+    assert list(recorded.updates) == list(before)
+    for step, seen in recorded.updates.items():
+        np.testing.assert_array_equal(seen.update_norms, before[step].update_norms)
+        assert np.isnan(seen.weight_norms).all()
+        assert np.isfinite(before[step].weight_norms).all()
+    (problem,) = recorded.problems
+    assert "norms of weights cannot be read: they stand in line" in str(problem)
 
 
 @pytest.mark.parametrize("sync", ["immediate", "deferred"])

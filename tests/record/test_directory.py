@@ -36,7 +36,7 @@ def test_a_new_run_says_what_it_is_and_that_it_is_running(tmp_path):
     run = RunDirectory.create(tmp_path / "a" / "exp", info={"policy": {"x": float("inf")}, "versions": {"torch": "9"}})
     info = info_of(run)
     assert run.path == tmp_path / "a" / "exp"
-    assert (info["v"], info["status"], info["pid"], info["layouts"]) == (1, "running", os.getpid(), [])
+    assert (info["v"], info["status"], info["pid"], info["layouts"]) == (2, "running", os.getpid(), [])
     assert info["policy"] == {"x": "Infinity"}
     assert info["versions"] == {"torch": "9"}
     assert len(info["policy_sha256"]) == 64

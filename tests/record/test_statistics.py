@@ -81,8 +81,9 @@ def test_wide_rows_are_flushed_before_the_buffer_outgrows_its_bytes(tmp_path):
     for step in range(3):
         append(writer, step, num_parameters)
     assert len(load(tmp_path / "000000.npy")) == 2
-    writer.close()
+    writer.flush()
     assert len(load(tmp_path / "000000.npy")) == 3
+    writer.close()
 
 
 def test_chunks_follow_one_another_without_losing_a_row(tmp_path):

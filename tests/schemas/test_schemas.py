@@ -4,8 +4,10 @@ import copy
 import functools
 import json
 from pathlib import Path
+from typing import get_args
 
 import jsonschema
+import numpy as np
 import pytest
 import torch
 from guarded import regression, train
@@ -17,15 +19,25 @@ from torch import nn
 import gradguard
 from gradguard.cli import main
 from gradguard.errors import UsageError
+from gradguard.evidence.stats import StepStats
 from gradguard.export.destination import destination, write_tables
 from gradguard.export.tables import MAKERS, table_of
+from gradguard.record import facts
 from gradguard.record.encode import to_json
+from gradguard.record.replay import Kind, ReplayWriter
 from gradguard.records import Change, Event, Finding, Intervention
 from gradguard.schemas.catalog import SCHEMAS, schema_of
 
 
 GOLDEN = Path(__file__).parent / "golden"
-FILES = {"record": "interventions.jsonl", "probes": "probes.jsonl", "run": "run.json"}
+FILES = {
+    "record": "interventions.jsonl",
+    "probes": "probes.jsonl",
+    "run": "run.json",
+    "replay": "replay.jsonl",
+    "seals": "seals.jsonl",
+}
+VERSIONS = {"run": 2, "probes": 2}  # of the others: 1
 WRITTEN = sorted(set(SCHEMAS) - {"policy"})
 
 
@@ -72,6 +84,10 @@ def test_every_line_of_a_real_run_is_valid(sick):
     counts = check_files(sick)
     assert counts["record"] > 12
     assert counts["probes"] > 3
+    assert counts["replay"] > 5
+    assert counts["seals"] > 12
+    noted = {json.loads(line)["kind"] for line in (sick / FILES["replay"]).read_text().splitlines()}
+    assert noted >= {"layout", "weights", "spreads", "facts", "resumed"}
     kinds = {json.loads(line)["kind"] for line in (sick / FILES["record"]).read_text().splitlines()}
     assert kinds == {"intervention", "withheld", "outcome", "event"}
 
@@ -116,7 +132,7 @@ def test_every_row_of_an_exported_table_is_valid(sick, tmp_path, table):
 def test_a_schema_is_one_and_says_what_every_field_means(name):
     schema = schema_of(name)
     jsonschema.Draft202012Validator.check_schema(schema)
-    assert schema["$id"] == f"urn:gradguard:{name}:1"
+    assert schema["$id"] == f"urn:gradguard:{name}:{VERSIONS.get(name, 1)}"
     objects = [schema, *schema.get("oneOf", []), *schema.get("$defs", {}).values()]
     for one in objects:
         for key, field in one.get("properties", {}).items():
@@ -153,6 +169,59 @@ def test_what_misses_a_field_has_one_too_many_or_a_wrong_one_is_refused(lines):
             assert not check.is_valid({key: value for key, value in line.items() if key != name})
         for change in ({"surprise": 1}, {"v": 2}, {"step": "1"}, {"kind": "other"}, {"hash": "x"}, {"seq": None}):
             assert not check.is_valid({**line, **change})
+
+
+def test_every_kind_of_note_is_valid(tmp_path):
+    writer = ReplayWriter(tmp_path / FILES["replay"])
+    stats = StepStats(3)
+    stats.loss, stats.nonfinite, stats.exact_norms = float("nan"), {1: (2, 0)}, {0: 1e40}
+    stats.overflowed, stats.bad_state, stats.variance_growth, stats.grown_variance = (0,), ("bn",), 9.0, "bn"
+    writer.append("aside", 3, facts.whole(stats))
+    writer.append("facts", 3, facts.facts(stats))
+    writer.append("lateness", 3, {"is_late": True})
+    writer.append("forget", 3, {"why": "rebaselined"}, is_within=True)
+    writer.append("roll_back", 3, {"snapshot": 2})
+    writer.append("weights", 3, {"norms": stats.norms, "sgd_reach": float("inf"), "shrinkage": 0.0})
+    writer.append("spreads", 3, {"spreads": np.arange(3, dtype=np.float32)})
+    writer.append("layout", 3, {"index": 1})
+    writer.append("resumed", 3, {"step": 3, "judgement": {50: stats.norms}, "intervening": {}, "snapshots": {}})
+    writer.close()
+    lines = [json.loads(line) for line in (tmp_path / FILES["replay"]).read_text().splitlines()]
+    assert {line["kind"] for line in lines} == set(get_args(Kind))
+    for line in lines:
+        validator("replay").validate(line)
+
+
+def test_a_seal_or_note_that_misses_a_field_has_one_too_many_or_a_wrong_one_is_refused(sick):
+    for name in ("seals", "replay"):
+        check = validator(name)
+        for text in (sick / FILES[name]).read_text().splitlines():
+            line = json.loads(text)
+            for key in line:
+                is_optional = name == "replay" and (key == "within" or line["kind"] in ("facts", "aside"))
+                assert is_optional or not check.is_valid({other: line[other] for other in line if other != key})
+            for change in ({"surprise": 1}, {"hash": "x"}, {"v": 2, "row": -1}, {"kind": "other", "is_last": 1}):
+                assert not check.is_valid({**line, **change})
+
+
+def test_a_line_of_probes_may_be_as_in_version_1_and_say_its_step_as_the_first_records(sick):
+    check = validator("probes")
+    lines = [json.loads(line) for line in (sick / FILES["probes"]).read_text().splitlines()]
+    run = gradguard.read_run(sick)
+    for kind, seen in (("activations", run.activations), ("updates", run.updates)):
+        written = next(line for line in lines if line["kind"] == kind)
+        assert "like" not in written
+        arrays = {key: value for key, value in vars(seen[written["at"]]).items() if isinstance(value, np.ndarray)}
+        first = {**written, **{key: json.loads(to_json(value.tolist())) for key, value in arrays.items()}}
+        check.validate(first)
+        del first["at"]
+        first.setdefault("step", written["at"])
+        check.validate(first)
+        assert not check.is_valid({key: value for key, value in first.items() if key != "step"})
+        assert not check.is_valid({key: value for key, value in written.items() if key not in ("names", "lr")})
+        assert not check.is_valid({**first, "like": 1})
+    later = next(line for line in lines if "like" in line)
+    assert not check.is_valid({key: value for key, value in later.items() if key != "like"})
 
 
 def test_numbers_that_json_has_no_word_for_are_three_words_and_no_others(lines):

@@ -65,6 +65,24 @@ def test_rows_are_followed_from_one_chunk_into_the_next(run, rows):
     assert steps_of(tail) == list(range(60))
 
 
+def test_rows_are_followed_through_chunks_that_are_packed_meanwhile(run, monkeypatch):
+    monkeypatch.setattr("gradguard.record.chunks.PACK_BYTES", 1)
+    with_chunks_of(run, 10)
+    tail = follow(run, 1000)
+    for first in range(0, 60, 7):
+        add_rows(run, range(first, first + 7))
+        run.statistics.flush()
+        tail.poll(run.info["layouts"])
+    run.finish()
+    assert tail.poll(run.info["layouts"]) == 0
+    assert steps_of(tail) == list(range(63))
+    assert tail.last_chunk.exists()
+    assert {path.suffix for path in tail.folder.iterdir()} == {".packed"}
+    late = follow(run, 25)
+    late.poll(run.info["layouts"])
+    assert (late.num_rows, steps_of(late)) == (63, list(range(38, 63)))
+
+
 def test_rows_of_other_parameters_start_afresh(run):
     tail = follow(run)
     add_rows(run, range(5))
