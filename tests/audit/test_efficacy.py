@@ -71,8 +71,8 @@ def test_a_healthy_run_has_no_rows(record):
 
 def test_there_is_a_row_for_each_diagnosis_and_remedy_with_its_verdicts(record):
     actions = [action(5), action(5, "n"), action(6), action(7), action(8), action(9, diagnosis="e")]
-    verdicts = ["helped", "no_effect", "worse", "unknown"]
-    run = record([1.0] * 40, actions + [outcome(seq, 5, verdict) for seq, verdict in enumerate(verdicts)])
+    judged = [(5, "helped"), (5, "no_effect"), (6, "worse"), (7, "unknown")]
+    run = record([1.0] * 40, actions + [outcome(seq, *each) for seq, each in enumerate(judged)])
     assert run.efficacy == (
         Efficacy(diagnosis="d", remedy="m", count=4, helped=1, worse=1, unknown=1, waiting=1),
         Efficacy(diagnosis="d", remedy="n", count=1, no_effect=1),
