@@ -219,3 +219,4 @@ def test_another_runs_chunk_is_not_touched(tmp_path):
     assert (other.path / "statistics" / PLAIN).read_bytes() == before
     assert [path.name for path in (other.path / "statistics").iterdir()] == [PLAIN]
     other.finish()
+    run.abandon()
