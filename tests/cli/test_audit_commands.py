@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import written_run
 
 import gradguard.cli
 from gradguard.cli import COMMANDS, main
@@ -164,13 +165,27 @@ def test_verify_prints_the_head_and_tells_whether_a_kept_one_is_that_of_the_reco
     assert "keep the head where nobody can change it" in " ".join(out.split())
     (head,) = re.findall(r"^head  ([0-9a-f]{64})$", out, re.MULTILINE)
     code, out, _ = call(capsys, "verify", path, "--head", head)
-    assert (code, "this very record is the one that the given head was published for" in out) == (0, True)
+    assert (code, "this is the record that the given head was published for" in out) == (0, True)
     code, out, _ = call(capsys, "verify", path, "--head", "0" * 64)
     assert (code, "the head that was given is not in this record" in " ".join(out.split())) == (1, True)
     assert call(capsys, "verify", path, "--head", "abc")[0] == 2
     told = json.loads(call(capsys, "verify", path, "--json")[1])
     assert list(told) == ["path", "verdict", "status", "head", "published", "proofs", "unproven", "problems"]
     assert (told["verdict"], told["head"], told["problems"]) == ("whole", head, [])
+
+
+def test_verify_says_of_a_killed_run_what_is_there_and_not_proven(tmp_path, capsys):
+    run = written_run.write_run(tmp_path / "run")
+    sealed = run.journal.num_records
+    run.journal.append(Event(event="one more"), durable=False)
+    told = " ".join(call(capsys, "verify", run.path)[1].split())
+    assert f"{sealed} of {sealed + 1} lines proven, 1 there, not proven" in told
+    assert "What came after the last seal is there, and nothing is proven of it" in told
+    head = (run.path / "seals.jsonl").read_text().splitlines()[-3][-66:-2]
+    told = " ".join(call(capsys, "verify", run.path, "--head", head)[1].split())
+    assert "it went on since" in told
+    assert "the head says nothing of it" in told
+    run.finish()
 
 
 @pytest.mark.parametrize("args", [["audit"], ["show", "--step", "1"], ["verify"]])
