@@ -47,6 +47,16 @@ def test_another_policy_differs_and_says_where_it_guesses(call, run_dir):
     assert "? hypothetical" in out
 
 
+def test_a_policy_that_clips_at_every_step_differs_from_one_that_does_not(call, run_dir, tmp_path):
+    path = tmp_path / "clips.yaml"
+    path.write_text("extends: default\nrules: [{name: clip, when: always, do: {clip_norm: {max_norm: 1.0e-6}}}]\n")
+    code, out, _ = call("backtest", path, run_dir)
+    assert code == 1
+    assert out.startswith("Not the same: it would have clipped 48 of 48 steps, the run clipped none.")
+    told = json.loads(call("backtest", path, run_dir, "--json")[1])
+    assert (told["is_same"], told["first_difference"], told["routine"]["num_replayed"]) == (False, 0, 48)
+
+
 def test_the_comparison_can_be_read_by_machines(call, run_dir):
     code, out, _ = call("backtest", "observe", run_dir, "--json")
     told = json.loads(out)
