@@ -12,8 +12,8 @@ from rich.table import Table
 from gradguard.audit.headline import plural
 from gradguard.cli.progress import steps_bar
 from gradguard.cli.render import console, facts, keep_whole, steps, table, text
-from gradguard.errors import PolicyError
-from gradguard.policy.load import load_policy
+from gradguard.errors import PolicyError, did_you_mean
+from gradguard.policy.load import load_policy, preset_names
 from gradguard.policy.schema import Policy
 from gradguard.record.encode import to_json
 from gradguard.replay.backtest import Backtest, Replayed
@@ -61,7 +61,13 @@ def backtest(
 
 def _policy(source: str, recorded: Recorded) -> Policy:
     if source != RECORDED:
-        return load_policy(source)
+        try:
+            return load_policy(source)
+        except PolicyError:
+            if Path(source).suffix or Path(source).exists():
+                raise
+            known = did_you_mean(source, [RECORDED, *preset_names()])
+            raise PolicyError([f"no preset and no file is called {source!r}{known}"]) from None
     if recorded.policy is None:
         raise PolicyError(["the run's own policy names something that is not installed here; give a policy file"])
     return recorded.policy
