@@ -103,6 +103,28 @@ def test_show_tells_the_measurements_the_finding_the_decision_and_the_change(rec
         assert word in out
 
 
+def test_show_begins_with_the_first_intervention_and_names_the_others(recorded, capsys):
+    path = recorded()
+    first = call(capsys, "show", path, "--step", 8)[1]
+    code, out, _ = call(capsys, "show", path)
+    assert code == 0
+    assert out.startswith(first)
+    assert out.rstrip().endswith("any step: --step N")
+    assert json.loads(call(capsys, "show", path, "--json")[1])["step"] == 8
+
+
+def test_show_of_a_run_in_which_nothing_happened_is_about_its_last_step(recorded, capsys):
+    out = call(capsys, "show", recorded(healthy=True))[1]
+    assert out.startswith("Step 11 of ")
+    assert "Nothing was found in this run; this is its last step" in " ".join(out.split())
+
+
+def test_show_without_any_step_is_refused(tmp_path, capsys):
+    RunDirectory.create(tmp_path / "run").finish()
+    code, _, err = call(capsys, "show", tmp_path / "run")
+    assert (code, "no step was recorded" in err) == (2, True)
+
+
 def test_the_efficacy_of_each_remedy_stands_under_its_diagnosis_in_whole_words(recorded, capsys):
     _, out, _ = call(capsys, "audit", recorded())
     lines = [line.split() for line in out.partition("Did it help")[2].splitlines()]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from gradguard.cli import main
+from gradguard.cli.check import rule_lines
 from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS
 from gradguard.policy.json_schema import policy_json_schema
 from gradguard.policy.load import load_policy, preset_names
@@ -163,6 +164,22 @@ def test_every_line_that_the_starter_offers_as_a_comment_is_right() -> None:
     policy = load_policy("gradguard.yaml")
     assert [rule.name for rule in policy.rules[-2:]] == ["calm-the-head", "always-clip"]
     assert "report-stale-gradients" not in [rule.name for rule in policy.rules]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_check_cuts_no_word_and_keeps_each_line_within_80_columns(name: str) -> None:
+    out = run("check", name).stdout
+    assert max(map(len, out.splitlines())) <= 80
+    told = flat(out)
+    for rule in load_policy(name).rules:
+        assert rule.name in out
+        assert all(flat(f"{label} {value}") in told for label, value in rule_lines(rule))
+
+
+def test_check_says_that_patterns_are_matched_when_there_is_a_model() -> None:
+    Path("p.yaml").write_text("rules: [{when: nonfinite, do: skip_step, parameters: [wte.*, '!*.bias', '*']}]")
+    assert "Whether 'wte.*' matches anything is known once there is a model" in flat(run("check", "p.yaml").stdout)
+    assert "once there is a model" not in flat(run("check", "default").stdout)
 
 
 def test_init_overwrites_only_when_told_to() -> None:
