@@ -182,6 +182,13 @@ def test_check_says_that_patterns_are_matched_when_there_is_a_model() -> None:
     assert "once there is a model" not in flat(run("check", "default").stdout)
 
 
+def test_the_starter_names_every_preset() -> None:
+    run("init")
+    comments = flat(Path("gradguard.yaml").read_text().replace("#", " "))
+    named = comments.partition("Other presets: ")[2].partition(".")[0].split(", ")
+    assert {*named, "default"} == set(preset_names())
+
+
 def test_init_overwrites_only_when_told_to() -> None:
     Path("gradguard.yaml").write_text("mine")
     result = run("init")
