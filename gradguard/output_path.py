@@ -39,7 +39,7 @@ def output_file(path: str | os.PathLike[str], what: str, suffixes: Sequence[str]
     return target
 
 
-def output_folder(path: str | os.PathLike[str], what: str, suffixes: Collection[str]) -> Path:
+def output_folder(path: str | os.PathLike[str], what: str, suffixes: Collection[str] = ()) -> Path:
     """Return the path of a folder that can be filled.
 
     Args:
@@ -56,8 +56,9 @@ def output_folder(path: str | os.PathLike[str], what: str, suffixes: Collection[
         gradguard.errors.UsageError: out.csv is the name of a file; the tables go into a folder, for example out
     """
     folder = _path(path, what)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; {what} go into a folder")
+    nearest = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), folder)
+    if os.path.lexists(nearest) and not nearest.is_dir():
+        raise UsageError(f"{nearest} is a file; {what} go into a folder")
     if folder.suffix.lower() in suffixes and not folder.is_dir():
         raise UsageError(
             f"{folder} is the name of a file; {what} go into a folder, for example {folder.with_suffix('')}"

@@ -66,6 +66,15 @@ def test_tables_go_into_a_folder(call, name):
     assert "the tables go into a folder, for example out" in err
 
 
+@pytest.mark.parametrize("args", [["demo", "--run-dir"], ["export", "run", "--to", "csv", "-o"]])
+@pytest.mark.parametrize("path", ["mine", "mine/below"])
+def test_a_file_where_a_folder_is_wanted_is_refused_before_the_work(call, tmp_path, args, path):
+    (tmp_path / "mine").touch()
+    code, out, err, new = call(*args, path)
+    assert (code, out, new) == (2, "", set())
+    assert "mine is a file; the " in err
+
+
 @pytest.mark.parametrize(
     "args",
     [
