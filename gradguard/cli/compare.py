@@ -81,6 +81,8 @@ def render_comparison(found: Comparison) -> None:
 def _differences(differences: tuple[Difference, ...]) -> Table:
     columns = ["what", "step", "A", "B", "apart by"]
     result = table("Where they part", columns, right=frozenset(columns[1:]))
+    for column in (result.columns[1], result.columns[4]):
+        column.no_wrap = True
     for one in differences:
         what = WORDS.get(one.quantity, one.quantity).removeprefix("the ")
         if one.quantity == NORMS:
@@ -88,14 +90,14 @@ def _differences(differences: tuple[Difference, ...]) -> Table:
             what = f"gradient norm of {one.parameters[0]}{more}"
         values = [_flags(one.a), _flags(one.b)] if one.quantity == "flags" else [_norm(one, one.a), _norm(one, one.b)]
         apart = "-" if one.relative is None or one.quantity == "flags" else _percent(one.relative)
-        result.add_row(text(what), f"{one.step:,}", *values, apart)
+        result.add_row(shown_name(what), f"{one.step:,}", *values, apart)
     return result
 
 
 def _settings(found: Comparison) -> Table:
     result = table("Set up differently", ["what", "A", "B"])
     for setting in found.settings[:MOST_ROWS]:
-        result.add_row(text(setting.name), *(text(_short(value) or "-") for value in (setting.a, setting.b)))
+        result.add_row(shown_name(setting.name), *(text(_short(value) or "-") for value in (setting.a, setting.b)))
     if len(found.settings) > MOST_ROWS:
         result.add_row(text(f"{len(found.settings) - MOST_ROWS:,} more; see --json", style="dim"))
     return result

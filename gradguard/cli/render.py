@@ -54,7 +54,7 @@ def text(value: object, style: str = "") -> Text:
 
 
 class Name(Text):
-    """A name of a layer or parameter: where it does not fit, it is broken behind a dot or an underscore."""
+    """A name of a layer or parameter: where it does not fit, it is broken behind a dot, an underscore or a space."""
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         """Return the widths of the longest part and of the whole."""
@@ -74,7 +74,7 @@ class Name(Text):
         return lines
 
     def _parts(self) -> list[str]:
-        return re.findall(r"[^._]*[._]+|[^._]+", self.plain)
+        return re.findall(r"[^._ ]*[._ ]+|[^._ ]+", self.plain)
 
 
 def name(value: object, style: str = "") -> Name:
