@@ -50,6 +50,7 @@ FLOORS = (
         "snapshots.plain",
     },
     {
+        "output_path",
         "registry",
         "evidence.norm_notes",
     },
@@ -433,7 +434,7 @@ COMMANDS = {
     "schema": ["name"],
     "report": ["runs", "--output", "-o", "--name"],
     "show": ["run", "--step", "--name", "--json"],
-    "tune": ["runs", "--output", "-o", "--policy", "--margin", "--tighten", "--force", "--name", "--json"],
+    "tune": ["runs", "--output", "-o", "--policy", "--margin", "--tighten", "--anyway", "--force", "--name", "--json"],
     "verify": ["run", "--head", "--name", "--json"],
     "watch": ["run", "--name", "--once", "--every", "--steps"],
 }

@@ -448,7 +448,7 @@ def test_a_fault_that_makes_no_sense_is_refused(make: Callable[[], Fault], messa
         ),
         (
             Fault("nan", "gradient", at=1, parameters=["*", "3.*"]),
-            "pattern '3.*' matches no parameter; near: 0.weight",
+            "pattern '3.*' matches no parameter; the parameters are 0.weight",
         ),
         (Fault("nan", "gradient", at=1, parameters="1.*"), "requires a gradient"),
         (Fault("nan", "batch", at=1, module="5"), "no module '5'"),

@@ -1,13 +1,14 @@
 """What the README says exists."""
 
 import re
-import shutil
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
-import written_run
+from readme_samples import BLOCK, POLICY, output_of, policy_of, rewritten, same, samples
 
-from gradguard.cli import COMMANDS, main
+import gradguard
+from gradguard.cli import COMMANDS
 from gradguard.contracts import DIAGNOSES, REMEDIES
 from gradguard.policy.load import load_policy, preset_names
 
@@ -16,7 +17,7 @@ README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8"
 
 
 def test_every_command_that_it_shows_exists_and_every_command_is_shown():
-    text = re.sub(r"(```\n\$ gradguard .*?\n).*?```", r"\1```", README, flags=re.DOTALL)  # without what they print
+    text = BLOCK.sub(lambda found: f"{found['head']}```", README)  # without what they print
     shown = set(re.findall(r"\bgradguard ([a-z]+)\b", " ".join(re.findall(r"`[^`]+`|```.*?```", text, re.DOTALL))))
     assert shown - set(COMMANDS) == set()
     assert set(COMMANDS) - shown == set()
@@ -28,9 +29,8 @@ def test_its_tables_name_every_diagnosis_and_every_remedy():
 
 
 def test_its_policy_is_one(tmp_path):
-    (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    path = tmp_path / "gradguard.yaml"
-    path.write_text(text)
+    path = tmp_path / POLICY
+    path.write_text(policy_of(README))
     assert len(load_policy(path).rules) > 3
 
 
@@ -44,37 +44,62 @@ def test_the_files_that_it_links_exist():
         assert (Path(__file__).parent.parent / name).is_file()
 
 
-TOLD_APART = {"verify", "report"}  # whose outputs hold a hash, or depend on the version of a library
+SAMPLES = samples(README)
 
 
-def shown_outputs():
-    """Commands that are shown with a `$`, and what is shown below them."""
-    blocks = re.findall(r"```\n\$ gradguard (.*?)\n(.*?)```", README, re.DOTALL)
-    told = [(command.split(), output) for command, output in blocks]
-    return [pytest.param(command, output, id=command[0]) for command, output in told if command[0] not in TOLD_APART]
+@pytest.mark.parametrize("sample", SAMPLES, ids=[sample.command.split(" | ")[0] for sample in SAMPLES])
+def test_what_it_shows_of_a_command_is_its_output(sample):
+    """Over the runs in tests/recorded, which real trainings left; `python tests/readme_samples.py` writes them anew."""
+    if sample.command.startswith("report"):
+        pytest.importorskip("plotly")
+    assert same(output_of(sample.command, policy_of(README))) == same(sample.output)
 
 
-@pytest.mark.parametrize(("command", "expected"), shown_outputs())
-def test_what_it_shows_of_a_command_is_its_output(command, expected, tmp_path, monkeypatch, capsys):
-    """Over the runs in tests/recorded, which real trainings left."""
-    shutil.copytree(Path(__file__).parent / "recorded", tmp_path / "runs")
+def test_every_block_that_looks_like_printed_output_is_a_sample():
+    """What nothing runs again becomes stale: other blocks are code, commands with comments, or the flow of data."""
+    held = {sample.output for sample in SAMPLES}
+    others = [
+        text
+        for language, text in re.findall(r"^```(\w*)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+        if not language and not text.startswith("$ ") and text not in held
+    ]
+    commands = ("gradguard ", "pip ", "gradients --Monitor-->")
+    assert [text for text in others if not text.startswith(commands)] == []
+
+
+def test_it_shows_what_the_commands_about_a_run_print():
+    shown = {sample.command.split()[0] for sample in SAMPLES}
+    wanted = {"audit", "backtest", "check", "compare", "console", "export", "init", "report", "tune", "verify", "watch"}
+    assert wanted - shown == set()
+
+
+def test_samples_can_be_written_anew():
+    stale = README.replace("$ gradguard verify runs/demo\n", "$ gradguard verify runs/demo\nstale\n", 1)
+    assert stale != README
+    with patch("readme_samples.output_of", lambda command, _: dict(SAMPLES)[command]):
+        assert rewritten(stale) == README
+
+
+def test_its_policy_guards_its_loop(tmp_path, monkeypatch):
+    """Patterns of a policy are matched when there is a model."""
+    torch = pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    main(command)
-    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == expected.splitlines()
-
-
-def test_it_shows_some_outputs():
-    assert len(shown_outputs()) >= 3
-
-
-def test_what_it_shows_of_verify_is_what_verify_says(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    written_run.write_run("runs/exp1").finish()
-    assert main(["verify", "runs/exp1"]) == 0
-    said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    (shown,) = re.findall(r"```\n\$ gradguard verify runs/exp1\n(.*?)\n```", README, re.DOTALL)
-
-    def without_head(lines):
-        return [re.sub(r"\b[0-9a-f]{64}\b", "HASH", line) for line in lines]
-
-    assert without_head(shown.splitlines()) == without_head(said)
+    Path(POLICY).write_text(policy_of(README))
+    (loop,) = re.findall(r"```python\n(import gradguard\n.*?)```", README, re.DOTALL)
+    (call,) = re.findall(r"`(gradguard\.attach\([^`]*policy=[^`]*\))`", README)
+    loop = re.sub(r"gradguard\.attach\(.*?\)", call, loop, count=1)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    optimizer = torch.optim.AdamW(model.parameters())
+    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    loader = [(torch.randn(8, 4), torch.randint(2, (8,))) for _ in range(5)]
+    exec(
+        loop,
+        {
+            "model": model,
+            "optimizer": optimizer,
+            "scheduler": scheduler,
+            "loader": loader,
+            "loss_fn": torch.nn.functional.cross_entropy,
+        },
+    )
+    assert gradguard.read_run("runs/exp1").statistics.num_steps == 5

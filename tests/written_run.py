@@ -17,13 +17,13 @@ NUM_STEPS = 1300  # under each of two layouts, so that a seal comes in the middl
 ROW_BYTES = 48 + 2 * 4
 
 
-def write_run(path):
-    """Write 2600 steps and return the open run."""
+def write_run(path, num_steps=NUM_STEPS):
+    """Write so many steps under each of two layouts and return the open run."""
     run = RunDirectory.create(path, info={"policy": {"mode": "enforce"}})
-    for first, names in ((0, ("a", "b")), (NUM_STEPS, ("b", "c"))):
+    for first, names in ((0, ("a", "b")), (num_steps, ("b", "c"))):
         run.write_layout(ParameterTable(list(names), [(2,)] * 2, ["float32"] * 2, [0] * 2))
         run.journal.append(Event(event="attached", data={"policy_sha256": run.info["policy_sha256"]}), durable=False)
-        for step in range(first, first + NUM_STEPS):
+        for step in range(first, first + num_steps):
             numbers = np.full(2, step, dtype=np.float32)
             if step % 400 == 100:
                 finding = Finding(diagnosis="loss_spike", step=step, value=float(step), parameters=names)

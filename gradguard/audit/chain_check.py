@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from gradguard.audit.line import Line, read_lines
@@ -17,23 +17,35 @@ class ChainCheck:
         path: of the file.
         start: what the first line is chained to; None when that is not known.
         sealed: how far the chain had come at each seal, in order.
+        is_closed: the last of these was written when the run was closed.
+        vouched: hashes of lines that are known to be right; None for those of `sealed`.
         is_numbered: the lines carry their number as `seq`.
 
     Attributes:
         problems: what was found so far.
         num_lines: lines that are JSON objects.
-        last_hash: of the last of these; "" before the first.
+        num_proven: lines from which an unbroken chain leads to a vouched one.
+        last_hash: of the last line; "" before the first.
     """
 
     def __init__(
-        self, path: Path, start: str | None, sealed: Sequence[SealedLines] = (), is_numbered: bool = True
+        self,
+        path: Path,
+        start: str | None,
+        sealed: Sequence[SealedLines] = (),
+        *,
+        is_closed: bool = False,
+        vouched: Collection[str] | None = None,
+        is_numbered: bool = True,
     ) -> None:
         self.path = path
         self.problems: list[Problem] = []
-        self.num_lines = 0
+        self.num_lines = self.num_proven = 0
         self.last_hash = ""
         self._start = start
         self._sealed = {state.lines: state.hash for state in sealed}
+        self._is_closed = is_closed
+        self._vouched = frozenset(self._sealed.values()) if vouched is None else vouched
         self._is_numbered = is_numbered
 
     def lines(self) -> Iterator[Line]:
@@ -42,7 +54,7 @@ class ChainCheck:
         Raises:
             RecordError: the file cannot be opened.
         """
-        prev, seq = self._start, 0
+        prev, seq, unproven = self._start, 0, 0
         for line in read_lines(self.path):
             if len(self.problems) >= MAX_PROBLEMS:
                 self._note("foreign", line, "the rest of the file was not looked at: too much of it is damaged")
@@ -59,7 +71,8 @@ class ChainCheck:
             elif not line.has_break:
                 self._note("torn", line, "the line break behind it is missing; the line is whole")
             found = line.fields.get("seq") if self._is_numbered else seq
-            if prev is not None and line.prev != prev:
+            is_linked = prev is None or line.prev == prev
+            if not is_linked:
                 moved = f"; its number is {found}, expected {seq}" if found != seq else ""
                 self._note("chain", line, f"does not follow the line before it: lines were removed or moved{moved}")
             elif found != seq:
@@ -70,12 +83,20 @@ class ChainCheck:
             if not self.problems and self._sealed.get(self.num_lines, line.hash) != line.hash:
                 self._note("chain", line, "not the line that was sealed here: the file was rewritten up to this line")
             if is_as_written:
+                unproven = unproven + 1 if is_linked else 1
+                if line.hash in self._vouched:
+                    self.num_proven, unproven = self.num_proven + unproven, 0
                 yield line
+            else:
+                unproven = 0  # nothing shows what this line followed
         self._check_end()
 
     def _check_end(self) -> None:
-        """A chain by itself does not miss its last lines."""
+        """A chain by itself does not miss its last lines, nor find lines that were added by its own rules."""
         expected = max(self._sealed, default=0)
+        if self._is_closed and self.num_lines > expected and not self.problems:
+            message = f"from here on it was not there when the run closed: {self.num_lines - expected:,} more"
+            self.problems.append(Problem(kind="foreign", file=self.path.name, line=expected + 1, message=message))
         if self.num_lines < expected and not any(item.kind not in ("torn", "cut_off") for item in self.problems):
             message = f"ends after {self.num_lines:,} lines; there were {expected:,} at the last seal"
             self.problems.append(Problem(kind="cut_off", file=self.path.name, message=message))

@@ -57,7 +57,7 @@ def _what_happened(summary: Summary) -> str:
         return "Nothing to judge: no step was recorded."
     if any(problem.kind == "missing" for problem in summary.problems):
         return f"Part of the record is missing, so what happened in {steps} cannot be told."
-    if not num_actions and not num_serious and _ended_high(summary):
+    if not num_actions and not num_serious and ended_high(summary):
         return f"The guard had no reason to act in {steps}, but the loss ended above its start: nothing was learned."
     if not num_actions and not num_serious:
         notes = f", {plural(num_findings, 'minor finding')}" if num_findings else ""
@@ -85,7 +85,8 @@ def _counts(summary: Summary, is_telling: bool) -> dict[str, int]:
     return counts
 
 
-def _ended_high(summary: Summary) -> bool:
+def ended_high(summary: Summary) -> bool:
+    """Return whether the loss ended well above its start: nothing was learned."""
     loss = summary.loss
     if loss.first is None or loss.median_last is None or loss.num_observed < JUDGED_LOSSES:
         return False

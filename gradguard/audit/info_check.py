@@ -14,6 +14,11 @@ from gradguard.audit.seals import Seals
 from gradguard.record.directory import INFO_FILE, policy_hash
 
 
+def is_info_proven(path: Path, seals: Seals) -> bool:
+    """Return whether the file is as the last seal says that is vouched for."""
+    return [_digest(path)] == [seal.info for seal in seals.vouched[-1:]]
+
+
 def check_info(path: Path, info: dict[str, Any], seals: Seals) -> Iterator[Problem]:
     """Compare the file with what was sealed just before it was written.
 
@@ -22,7 +27,7 @@ def check_info(path: Path, info: dict[str, Any], seals: Seals) -> Iterator[Probl
         info: what the file says.
         seals: of the run.
     """
-    digest = hashlib.sha256(read_bounded(path / INFO_FILE, MAX_INFO_BYTES)).hexdigest()
+    digest = _digest(path)
     if digest in seals.infos[-1:]:
         return
     expected, num_seals = info.get("num_seals"), len(seals.hashes)
@@ -47,3 +52,7 @@ def check_policy(attached: dict[str, Any], info: dict[str, Any]) -> Iterator[Pro
     sealed = attached.get("policy_sha256")
     if sealed is not None and sealed != policy_hash(info.get("policy")):
         yield Problem(kind="changed", file=INFO_FILE, message="the policy is not the one that the run started with")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(read_bounded(path / INFO_FILE, MAX_INFO_BYTES)).hexdigest()

@@ -67,6 +67,8 @@ def locate(path: str | os.PathLike[str], name: str | None = None) -> Path:
     Raises:
         RecordError: it is not a run directory, or it is not clear which guard is meant.
     """
+    if not os.fspath(path):
+        raise RecordError("an empty path is no run directory")
     folder = Path(path)
     names = run_names(folder)
     if name is not None:

@@ -29,7 +29,7 @@ class RowsCheck:
     Attributes:
         problems: what was found.
         num_rows: rows that are there.
-        num_proven: those of them that are as a seal says.
+        num_proven: those of them that are as a seal says that is vouched for.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class RowsCheck:
         self._unread = unread
         self._seals = seals
         self._sealed: Mapping[str, Sequence[SealedRows]] = seals.rows if seals is not None else {}
+        self._vouched = seals.vouched_rows() if seals is not None else frozenset()
 
     def run(self, info: Mapping[str, Any], count: str, num_resumed: int) -> None:
         """Look for what is wrong.
@@ -114,7 +115,7 @@ class RowsCheck:
                 yield Problem(kind="cut_off" if is_end else "missing", file=chunk.file, message=message)
                 break
             if _digest(chunk, block) == block.sha256:
-                self.num_proven += block.stop - block.start
+                self.num_proven += block.stop - block.start if block in self._vouched else 0
             elif damaged and damaged[-1][1] == block.start:
                 damaged[-1][1] = block.stop
             else:

@@ -84,6 +84,16 @@ class StepReport(Frozen):
     records: tuple[Intervention | Withheld | Event, ...]
 
 
+def notable_steps(run: Run) -> list[int]:
+    """Return the steps at which something was done; where nothing ever was, those at which something was found.
+
+    Args:
+        run: whose journal is looked at.
+    """
+    done = sorted({record.step for record in run.interventions})
+    return done or sorted({finding.step for finding in run.findings})
+
+
 def describe_step(run: Run, step: int) -> StepReport:
     """Return everything that is recorded about a step; of a step recorded twice (after a resume), the last time.
 

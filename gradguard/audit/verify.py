@@ -15,12 +15,12 @@ from typing import Any, Literal
 from gradguard.audit.chain_check import ChainCheck
 from gradguard.audit.columns import open_statistics_chunks
 from gradguard.audit.gradients import open_gradient_chunks
-from gradguard.audit.info_check import check_info, check_policy
+from gradguard.audit.info_check import check_info, check_policy, is_info_proven
 from gradguard.audit.line import NewerVersionError
 from gradguard.audit.locate import locate, read_info
 from gradguard.audit.problem import Problem
 from gradguard.audit.rows_check import RowsCheck
-from gradguard.audit.seals import Seals
+from gradguard.audit.seals import Published, Seals
 from gradguard.audit.status import status_of
 from gradguard.errors import RecordError
 from gradguard.record.chain import first_link
@@ -43,7 +43,8 @@ class Proof(Frozen):
         file: name below the run directory.
         unit: what is counted: "lines", "rows" or "file".
         count: how many there are.
-        proven: how many of them a seal or a chain covers and match it.
+        proven: how many of them match a seal; with a head, one that the head vouches for. What came after that seal is
+            there and not proven. In a record without seals: the lines that match their own chain.
     """
 
     file: str
@@ -57,8 +58,9 @@ class Verification(Frozen):
 
     Args:
         path: the run directory.
-        verdict: "whole"; "running" (as written so far); "torn" (as written up to where the process died); "incomplete"
-            (the disk did not take all of it); "cut_off" (the end is missing, what is left is as written); "changed".
+        verdict: "whole"; "running" (as written up to the last seal); "torn" (likewise, and then the process died);
+            "incomplete" (the disk did not take all of it); "cut_off" (the end is missing, what is left is as written);
+            "changed".
         status: see `Run.status`.
         head: the hash that stands for all that is sealed; None for a record without seals.
         published: what the head that was given stands for: "last" (this very record), "earlier" (what this record was
@@ -73,7 +75,7 @@ class Verification(Frozen):
     verdict: Verdict
     status: str
     head: str | None
-    published: Literal["last", "earlier", "unknown", ""]
+    published: Published
     proofs: tuple[Proof, ...]
     unproven: tuple[str, ...]
     problems: tuple[Problem, ...]
@@ -113,7 +115,7 @@ def check_run(path: str | os.PathLike[str], name: str | None = None, head: str |
         info = {}
         message = f"not as it was written: {str(error).removeprefix(f'{folder / INFO_FILE}: ')}"
         problems.append(Problem(kind="changed", file=INFO_FILE, message=message))
-    seals = Seals(folder, info.get("run_id"))
+    seals = Seals(folder, info.get("run_id"), head)
     has_seals = bool(info.get("is_sealed")) or bool(seals.hashes)
     if has_seals and not os.path.exists(folder / SEALS_FILE):
         problems.append(Problem(kind="missing", file=SEALS_FILE, message="the seals are missing"))
@@ -122,7 +124,7 @@ def check_run(path: str | os.PathLike[str], name: str | None = None, head: str |
     if info:
         found = list(check_info(folder, info, seals)) if seals.hashes else []
         problems += found
-        is_proven = bool(seals.hashes) and not found
+        is_proven = not found and is_info_proven(folder, seals)
         proofs.append(Proof(file=INFO_FILE, unit="file", count=1, proven=int(is_proven)))
     attached, num_resumed = _check_chains(folder, info, seals, has_seals, problems, proofs)
     if info:
@@ -133,8 +135,7 @@ def check_run(path: str | os.PathLike[str], name: str | None = None, head: str |
     if status == "interrupted" and not any(problem.kind == "torn" for problem in problems):
         message = "the process ended without closing the record"
         problems.append(Problem(kind="torn", file=INFO_FILE, message=message))
-    published = _find(head, seals)
-    if published == "unknown":
+    if seals.published == "unknown":
         message = "the head that was given is not in this record: it is another one, or was made anew as a whole"
         problems.append(Problem(kind="head", file=SEALS_FILE, message=message))
     return Verification(
@@ -142,7 +143,7 @@ def check_run(path: str | os.PathLike[str], name: str | None = None, head: str |
         verdict=_verdict(problems, status),
         status=status,
         head=seals.head,
-        published=published,
+        published=seals.published,
         proofs=tuple(proofs),
         unproven=_unproven(folder, {proof.file for proof in proofs}),
         problems=tuple(problems),
@@ -169,7 +170,14 @@ def _check_chains(
                 problems.append(Problem(kind="missing", file=file, message="the file is missing"))
             continue
         is_journal = file == JOURNAL_FILE
-        check = ChainCheck(folder / file, start, seals.lines.get(file, ()), is_numbered=is_journal)
+        check = ChainCheck(
+            folder / file,
+            start,
+            seals.lines.get(file, ()),
+            is_closed=seals.is_closed,
+            vouched=seals.vouched_lines(file),
+            is_numbered=is_journal,
+        )
         for line in check.lines():
             if not is_journal or line.fields is None:
                 continue
@@ -187,9 +195,11 @@ def _check_chains(
         problems += check.problems
         if is_journal:
             problems += _check_end(check, info)
-        damaged = {problem.line for problem in check.problems if problem.kind != "torn"}
-        proven = check.num_lines - len(damaged)
-        proofs.append(Proof(file=file, unit="lines", count=check.num_lines, proven=max(0, proven)))
+        proven = check.num_proven
+        if not has_seals:
+            damaged = {problem.line for problem in check.problems if problem.kind != "torn"}
+            proven = max(0, check.num_lines - len(damaged))
+        proofs.append(Proof(file=file, unit="lines", count=check.num_lines, proven=proven))
     return attached or {}, num_resumed
 
 
@@ -237,10 +247,3 @@ def _unproven(folder: Path, proven: set[str]) -> tuple[str, ...]:
         others = (entry.name for entry in entries if not os.path.exists(folder / entry.name / INFO_FILE))
         names = (name for name in others if name not in {SEALS_FILE, STATISTICS_FOLDER, GRADIENTS_FOLDER, *proven})
         return tuple(sorted(islice(names, MAX_NAMES)))
-
-
-def _find(head: str | None, seals: Seals) -> Literal["last", "earlier", "unknown", ""]:
-    if head is None:
-        return ""
-    found = [index for index, digest in enumerate(seals.hashes) if digest.startswith(head.lower())]
-    return "unknown" if not found else "last" if found[-1] == len(seals.hashes) - 1 else "earlier"

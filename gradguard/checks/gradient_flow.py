@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from gradguard.checklist.facts import Facts, Parameter
-from gradguard.checklist.finding import PreflightFinding, at_most, few
+from gradguard.checklist.finding import PreflightFinding, at_most, called, few
 from gradguard.evidence.signal_trend import change_per_layer
 
 
@@ -67,8 +67,8 @@ def _fading(wanting: list[Parameter]) -> Iterator[PreflightFinding]:
     if factor > 1 and share < MIN_SHARE:
         yield _found(
             "warn",
-            f"The gradient fades by a factor of {factor:.3g} a layer: {first.grad_norm:.2g} at {first.name}, "
-            f"{last.grad_norm:.2g} at {last.name}. The first layers will hardly learn.",
+            f"The gradient fades by a factor of {factor:.3g} a layer: {first.grad_norm:.2g} at {called(first.name)}, "
+            f"{last.grad_norm:.2g} at {called(last.name)}. The first layers will hardly learn.",
             CURE,
             hidden,
         )
@@ -76,7 +76,7 @@ def _fading(wanting: list[Parameter]) -> Iterator[PreflightFinding]:
         yield _found(
             "warn",
             f"The gradient grows by a factor of {1 / factor:.3g} a layer on its way back: {last.grad_norm:.2g} at "
-            f"{last.name}, {first.grad_norm:.2g} at {first.name}. It will explode.",
+            f"{called(last.name)}, {first.grad_norm:.2g} at {called(first.name)}. It will explode.",
             CURE + "; clip the gradient norm",
             hidden,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard.checklist.facts import Facts
-from gradguard.checklist.finding import PreflightFinding, at_most, few
+from gradguard.checklist.finding import PreflightFinding, at_most, called, few
 
 
 def check(facts: Facts) -> Iterator[PreflightFinding]:
@@ -24,7 +24,7 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
     for place in facts.places:
         if place.nonfinite and place.is_fed_finite:
             yield _found(
-                f"{place.name} turns finite inputs into {place.nonfinite} NaN or infinite values.",
+                f"In {called(place.name)} finite inputs turn into {place.nonfinite} NaN or infinite values.",
                 "look for exponentials, divisions and logarithms there, and for weights or inputs that are too large",
                 [place.name],
             )

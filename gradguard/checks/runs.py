@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard.checklist.facts import Facts
-from gradguard.checklist.finding import PreflightFinding
+from gradguard.checklist.finding import PreflightFinding, called
 
 
 HINTS = (
@@ -27,7 +27,7 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
     """Yield what was raised."""
     failure = facts.failure
     if failure is not None:
-        where = f" in {failure.module}" if failure.module else ""
+        where = f" in {called(failure.module)}" if failure.module else ""
         doing = {"labels": "loss"}.get(failure.stage, failure.stage)
         yield PreflightFinding(
             severity="critical",

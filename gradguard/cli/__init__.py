@@ -16,7 +16,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from gradguard.errors import GradguardError
+from gradguard.errors import GradguardError, UsageError
 from gradguard.printable import printable
 
 
@@ -86,6 +86,14 @@ def _root(
     """Keep a PyTorch training run alive and honest: policies, and what was recorded under them."""
 
 
+def _refuse_empty(args: Sequence[str]) -> None:
+    """A path that is empty would stand for the working directory."""
+    if "" in args:
+        place = list(args).index("")
+        before = f" after {args[place - 1]!r}" if place else ""
+        raise UsageError(f"argument {place + 1}{before} is empty; was a variable of the shell not set?")
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 fine, 1 problems found, 2 wrong call or unusable input.
 
@@ -97,6 +105,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
+        _refuse_empty(sys.argv[1:] if args is None else args)
         typer.main.get_command(app).main(args=None if args is None else list(args), prog_name="gradguard")
     except GradguardError as error:
         for line in str(error).split("\n"):

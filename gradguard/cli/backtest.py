@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,14 +12,15 @@ from rich.table import Table
 from gradguard.audit.headline import plural
 from gradguard.cli.progress import steps_bar
 from gradguard.cli.render import console, facts, keep_whole, steps, table, text
-from gradguard.errors import PolicyError
-from gradguard.policy.load import load_policy
+from gradguard.errors import PolicyError, did_you_mean
+from gradguard.policy.load import load_policy, preset_names
 from gradguard.policy.schema import Policy
 from gradguard.record.encode import to_json
 from gradguard.replay.backtest import Backtest, Replayed
 from gradguard.replay.decided import Decided
 from gradguard.replay.difference import Comparison, Difference, compare
 from gradguard.replay.recorded import Recorded
+from gradguard.replay.routine import RoutineDifference
 from gradguard.replay.unknowns import gaps, unmeasured
 
 
@@ -48,7 +50,7 @@ def backtest(
     with steps_bar("replaying", recorded.num_rows) as progress:
         replayed = Backtest(recorded, chosen).run(progress)
     comparison = compare(recorded, chosen, replayed)
-    unknown = [*gaps(recorded), *unmeasured(recorded, chosen), *replayed.faults]
+    unknown = [*gaps(recorded), *unmeasured(recorded, chosen), *_assumed(replayed), *replayed.faults]
     if as_json:
         typer.echo(to_json(as_plain(policy, recorded, replayed, comparison, unknown), indent=2))
     else:
@@ -59,10 +61,21 @@ def backtest(
 
 def _policy(source: str, recorded: Recorded) -> Policy:
     if source != RECORDED:
-        return load_policy(source)
+        try:
+            return load_policy(source)
+        except PolicyError:
+            if Path(source).suffix or Path(source).exists():
+                raise
+            known = did_you_mean(source, [RECORDED, *preset_names()])
+            raise PolicyError([f"no preset and no file is called {source!r}{known}"]) from None
     if recorded.policy is None:
         raise PolicyError(["the run's own policy names something that is not installed here; give a policy file"])
     return recorded.policy
+
+
+def _assumed(replayed: Replayed) -> list[str]:
+    names = replayed.routine.assumed if replayed.routine is not None else ()
+    return [f"what {name} works on is not recorded: it is taken to act at every step" for name in names]
 
 
 def as_plain(
@@ -91,6 +104,7 @@ def as_plain(
             }
             for difference in comparison.differences
         ],
+        "routine": None if comparison.routine is None else asdict(comparison.routine),
         "unknown": unknown,
     }
 
@@ -125,6 +139,8 @@ def _show(
 
 
 def _headline(comparison: Comparison) -> str:
+    if comparison.routine is not None and not comparison.differences:
+        return f"Not the same: {routine_words(comparison.routine)}."
     if comparison.is_exact:
         count = comparison.num_same
         return (
@@ -132,8 +148,22 @@ def _headline(comparison: Comparison) -> str:
         )
     if comparison.is_same:
         return f"The same: {plural(comparison.num_same, 'decision')}; rules or thresholds are others."
-    kinds = plural(len(comparison.differences), "difference")
+    kinds = plural(len(comparison.differences) + (comparison.routine is not None), "difference")
     return f"Not the same: {kinds}, the first at step {comparison.first_difference:,}."
+
+
+def routine_words(routine: RoutineDifference) -> str:
+    """Return what the rules for every step would have done, beside what those of the run did.
+
+    Example:
+        >>> routine_words(RoutineDifference(75, 3, 0, 75, 400, is_clipping=True))
+        'it would have clipped 75 of 400 steps, the run clipped none'
+    """
+    did = "clipped" if routine.is_clipping else "changed the gradients of"
+    would = f"{routine.num_replayed:,} of {routine.num_judged:,} steps" if routine.num_replayed else "no step"
+    times = f"{routine.num_recorded:,}" if routine.num_recorded else "none"
+    differing = f"; {routine.num_steps:,} steps differ" if routine.num_recorded and routine.num_replayed else ""
+    return f"it would have {did} {would}, the run {did} {times}{differing}"
 
 
 def _facts(policy: str, recorded: Recorded, replayed: Replayed, comparison: Comparison) -> list[tuple[str, str]]:
@@ -149,6 +179,8 @@ def _facts(policy: str, recorded: Recorded, replayed: Replayed, comparison: Comp
         rows.append(("ends", f"the policy stops the training at step {replayed.stopped_at:,}"))
     if recorded.run.status == "stopped" and replayed.stopped_at is None:
         rows.append(("ends", "the run was stopped; the policy would have gone on into what nobody knows"))
+    if comparison.routine is not None and comparison.differences:
+        rows.append(("every step", f"{routine_words(comparison.routine)}, from step {comparison.routine.first:,} on"))
     if comparison.hypothetical_from is not None:
         before = comparison.hypothetical_from - 1
         known = f"at step {before:,} the policy changes the run's course; what comes after is hypothetical"

@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gradguard.audit.headline import plural
 from gradguard.errors import PolicyError
 from gradguard.printable import printable
 
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from gradguard.policy.schema import Policy, Rule, Rung, SnapshotOptions
     from gradguard.registry import Component
+
+
+LABEL_WIDTH = 16  # columns of what stands before a value
 
 
 def check(
@@ -49,8 +54,12 @@ def _show(name: str, policy: Policy) -> None:
     console.print(_two_columns(headline(policy)))
     if not policy.rules:
         return
-    console.print()
-    console.print(_table(policy.rules))
+    for rule in policy.rules:
+        console.print()
+        console.print(Text(printable(rule.name), "bold"))
+        _print_lines(console, rule_lines(rule))
+    if note := _pattern_note(policy):
+        console.print(Text(f"\n{note}", "dim"))
     if any(rule.escalate for rule in policy.rules):
         console.print(
             Text(
@@ -59,6 +68,21 @@ def _show(name: str, policy: Policy) -> None:
                 "dim",
             )
         )
+
+
+def _pattern_note(policy: Policy) -> str:
+    """Return when it is known whether patterns match anything; "" where there are none that have to."""
+    given = [policy.monitor.parameters, *(rule.parameters or () for rule in policy.rules)]
+    patterns = dict.fromkeys(pattern for each in given for pattern in each)
+    wanted = [pattern for pattern in patterns if not pattern.startswith("!") and pattern != "*"]
+    if not wanted:
+        return ""
+    named = ", ".join(repr(printable(pattern)) for pattern in wanted[:3])
+    more = f" and {len(wanted) - 3} more" if len(wanted) > 3 else ""
+    return (
+        f"Whether {named}{more} {'match' if len(wanted) > 1 else 'matches'} anything is known once there is a model: "
+        "attach compares patterns with the names in model.named_parameters(), and refuses one that matches none."
+    )
 
 
 def headline(policy: Policy) -> list[tuple[str, str]]:
@@ -72,7 +96,7 @@ def headline(policy: Policy) -> list[tuple[str, str]]:
     lines.append(("outcomes", f"judged {policy.horizon} steps after an intervention"))
     if policy.budget is not None:
         within = f" in {policy.budget_within} steps" if policy.budget_within is not None else ""
-        lines.append(("budget", f"{policy.budget} actions in vain{within}, then {policy.on_budget}"))
+        lines.append(("budget", f"{plural(policy.budget, 'action')} in vain{within}, then {policy.on_budget}"))
     lines.append(("told to", ", ".join(map(as_written, policy.sinks)) or "nobody"))
     lines.append(("rules", str(len(policy.rules)) if policy.rules else "none: the guard measures and records only"))
     return lines
@@ -101,9 +125,9 @@ def rule_lines(rule: Rule) -> list[tuple[str, str]]:
     if rule.cooldown:
         lines.append(("cooldown", f"{rule.cooldown} steps"))
     if rule.budget is not None:
-        lines.append(("budget", f"{rule.budget} actions a run"))
+        lines.append(("budget", f"{plural(rule.budget, 'action')} a run"))
     if rule.budget_per_parameter is not None:
-        lines.append(("budget", f"{rule.budget_per_parameter} actions a run on each parameter"))
+        lines.append(("budget", f"{plural(rule.budget_per_parameter, 'action')} a run on each parameter"))
     return lines
 
 
@@ -133,21 +157,20 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _table(rules: Iterable[Rule]) -> Table:
+def _print_lines(console: Console, lines: Iterable[tuple[str, str]]) -> None:
+    """Print labels beside their values; a label that is too long has a line of its own."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(overflow="fold", max_width=26)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for index, rule in enumerate(rules):
-        if index:
-            table.add_row()
-        for row, (label, value) in enumerate(rule_lines(rule)):
-            name = Text(printable(rule.name), "bold") if row == 0 else Text()
-            table.add_row(name, Text(label, "dim"), Text(printable(value)))
-    return table
+    for label, value in lines:
+        is_long = len(label) > LABEL_WIDTH
+        if is_long:
+            console.print(Text(f"  {label}", "dim"))
+        row = Table.grid(padding=(0, 2, 0, 0))
+        row.add_column(width=LABEL_WIDTH + 2)
+        row.add_column(overflow="fold")
+        row.add_row(Text("" if is_long else f"  {label}", "dim"), Text(printable(value)))
+        console.print(row)
 
 
 def _two_columns(lines: Iterable[tuple[str, str]]) -> Table:

@@ -11,6 +11,8 @@ from rich.table import Table
 from gradguard.audit.headline import plural
 from gradguard.audit.read import read_run
 from gradguard.cli.render import console, keep_whole, number, steps, table, text
+from gradguard.cli.render import name as shown_name
+from gradguard.compare.actions import Action
 from gradguard.compare.comparison import WORDS, Comparison, Side, compare_runs
 from gradguard.compare.divergence import NORMS, Difference
 from gradguard.record.encode import to_json
@@ -66,8 +68,11 @@ def render_comparison(found: Comparison) -> None:
     parts.append(_sides(found))
     if found.counts:
         parts.append(_counts(found))
-    if any(action.in_a != action.in_b for action in found.actions):
-        parts.append(_apart(found))
+    apart = [action for action in found.actions if action.in_a != action.in_b]
+    if common := [action for action in apart if action.is_common]:
+        parts.append(_apart(common))
+    if beyond := [action for action in apart if not action.is_common]:
+        parts.append(_beyond(beyond))
     for part in parts:
         out.print()
         out.print(part)
@@ -76,6 +81,8 @@ def render_comparison(found: Comparison) -> None:
 def _differences(differences: tuple[Difference, ...]) -> Table:
     columns = ["what", "step", "A", "B", "apart by"]
     result = table("Where they part", columns, right=frozenset(columns[1:]))
+    for column in (result.columns[1], result.columns[4]):
+        column.no_wrap = True
     for one in differences:
         what = WORDS.get(one.quantity, one.quantity).removeprefix("the ")
         if one.quantity == NORMS:
@@ -83,14 +90,14 @@ def _differences(differences: tuple[Difference, ...]) -> Table:
             what = f"gradient norm of {one.parameters[0]}{more}"
         values = [_flags(one.a), _flags(one.b)] if one.quantity == "flags" else [_norm(one, one.a), _norm(one, one.b)]
         apart = "-" if one.relative is None or one.quantity == "flags" else _percent(one.relative)
-        result.add_row(text(what), f"{one.step:,}", *values, apart)
+        result.add_row(shown_name(what), f"{one.step:,}", *values, apart)
     return result
 
 
 def _settings(found: Comparison) -> Table:
     result = table("Set up differently", ["what", "A", "B"])
     for setting in found.settings[:MOST_ROWS]:
-        result.add_row(text(setting.name), *(text(_short(value) or "-") for value in (setting.a, setting.b)))
+        result.add_row(shown_name(setting.name), *(text(_short(value) or "-") for value in (setting.a, setting.b)))
     if len(found.settings) > MOST_ROWS:
         result.add_row(text(f"{len(found.settings) - MOST_ROWS:,} more; see --json", style="dim"))
     return result
@@ -146,26 +153,39 @@ def _counts(found: Comparison) -> Table:
     return result
 
 
-def _apart(found: Comparison) -> Table:
+def _apart(actions: list[Action]) -> Table:
     result = table(
         "In one of them only", ["step", "in", "found", "where", "done", "outcome"], right=frozenset({"step"})
     )
-    actions = [action for action in found.actions if action.in_a != action.in_b]
     keep_whole(result, 2, (action.diagnosis for action in actions))
     for action in actions[:MOST_ROWS]:
-        side, other, verdict = ("A", "B", action.verdict_a) if action.in_a else ("B", "A", action.verdict_b)
+        side, verdict = ("A", action.verdict_a) if action.in_a else ("B", action.verdict_b)
         outcome = verdict.replace("_", " ") if verdict else "-"
-        outcome += "" if action.is_common else f" ({other} has no such step)"
         result.add_row(
             f"{action.step:,}",
             side,
             text(action.diagnosis),
-            text(action.parameter or "-"),
+            shown_name(action.parameter or "-"),
             text(action.remedy),
             outcome,
         )
     if len(actions) > MOST_ROWS:
         result.add_row("", "", text(f"{len(actions) - MOST_ROWS:,} more; see --json", style="dim"))
+    return result
+
+
+def _beyond(actions: list[Action]) -> Table:
+    """Return what was done at steps that only one of the runs has, each kind in one row."""
+    result = table(
+        "At steps that only one of them has", ["in", "found", "done", "times", "steps"], frozenset({"times"})
+    )
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for action in actions:
+        key = ("A" if action.in_a else "B", action.diagnosis, action.remedy)
+        groups.setdefault(key, []).append(action.step)
+    keep_whole(result, 1, (diagnosis for _, diagnosis, _ in groups))
+    for (side, diagnosis, remedy), at in groups.items():
+        result.add_row(side, text(diagnosis), text(remedy), f"{len(at):,}", steps(at[0], at[-1]))
     return result
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradguard.cli.render import console, number, table, text
+from gradguard.output_path import output_folder
 
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def demo(
     from gradguard.demo.runs import plan_faults, train
     from gradguard.demo.verdict import headline
 
+    output_folder(run_dir, "the files of a run")
     out = console()
     faults = plan_faults(steps)
     _introduce(out, faults)

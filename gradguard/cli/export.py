@@ -10,7 +10,7 @@ import typer
 from gradguard.audit.headline import plural
 from gradguard.audit.read import read_run
 from gradguard.cli.render import console, table, text
-from gradguard.export.destination import destination, write_tables
+from gradguard.export.destination import check_folder, destination, write_tables
 from gradguard.export.per_step import Statistics
 from gradguard.export.tables import MAKERS, check_names, table_of
 
@@ -45,6 +45,8 @@ def export(
     kind = destination(to)
     check_names(only or [])
     kind.check()
+    if output is not None:
+        check_folder(output)
     read = read_run(run, name)
     num_steps = read.statistics.num_steps
     if every is None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from gradguard.errors import UsageError
+from gradguard.output_path import output_file
 from gradguard.printable import printable
+from gradguard.record.atomic_write import write_atomically
 
 
 def init(
@@ -19,26 +21,13 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
 ) -> None:
     """Write a commented starter policy; an existing file is left alone unless --force is given."""
-    if path.suffix.lower() not in (".yaml", ".yml"):
-        _refuse(f"{path}: the starter policy is YAML; give a name that ends in .yaml or .yml")
-    if path.is_dir() or (path.exists() and not force):
-        _refuse(
-            f"{path}: exists already; choose another name" + ("" if path.is_dir() else ", or pass --force to overwrite")
-        )
+    if output_file(path, "a policy", (".yaml", ".yml")).exists() and not force:
+        raise UsageError(f"{path}: exists already; choose another name, or pass --force to overwrite")
     text = files("gradguard.policy").joinpath("starter.yaml").read_text(encoding="utf-8")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        # Written beside and moved into place, so that a full disk never leaves half a policy.
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+        write_atomically(path, text)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        _refuse(f"{path}: cannot be written: {error.strerror}")
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
     typer.echo(printable(f"wrote {path}"))
     typer.echo("`gradguard check` shows what it does; use it with")
     typer.echo(printable(f"  guard = gradguard.attach(model, optimizer, policy={str(path)!r}, run_dir='runs/first')"))
-
-
-def _refuse(problem: str) -> None:
-    typer.echo(printable(problem), err=True)
-    raise typer.Exit(2)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Any
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
+from rich.containers import Lines
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -46,6 +51,35 @@ def text(value: object, style: str = "") -> Text:
     shown = printable(whole[:MAX_TEXT])
     more = f"... ({len(whole) - MAX_TEXT:,} more characters)" if len(whole) > MAX_TEXT else ""
     return Text(shown + more, style=style)
+
+
+class Name(Text):
+    """A name of a layer or parameter: where it does not fit, it is broken behind a dot, an underscore or a space."""
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Return the widths of the longest part and of the whole."""
+        return Measurement(max(map(cell_len, self._parts()), default=0), cell_len(self.plain))
+
+    def wrap(self, console: Console, width: int, **options: Any) -> Lines:
+        """Return the lines; a part that is wider than a line by itself is folded."""
+        breaks, end, start = [], 0, 0
+        for part in self._parts():
+            if end > start and cell_len(self.plain[start:end]) + cell_len(part) > width:
+                breaks.append(end)
+                start = end
+            end += len(part)
+        lines = Lines()
+        for line in self.divide(breaks) if breaks else [self]:
+            lines.extend(Text.wrap(Text(line.plain, style=self.style), console, width, **options))
+        return lines
+
+    def _parts(self) -> list[str]:
+        return re.findall(r"[^._ ]*[._ ]+|[^._ ]+", self.plain)
+
+
+def name(value: object, style: str = "") -> Name:
+    """Return the name of a layer or parameter as it may be shown; see `text`."""
+    return Name(text(value).plain, style=style)
 
 
 def number(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""`gradguard show RUN --step N`: everything about one step."""
+"""`gradguard show RUN [--step N]`: everything about one step."""
 
 from __future__ import annotations
 
@@ -7,33 +7,71 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from gradguard.audit.efficacy import ENDS, TELLS
-from gradguard.audit.read import read_run
-from gradguard.audit.step import ParameterNorms, StepReport, StepRow, describe_step
+from gradguard.audit.read import Run, read_run
+from gradguard.audit.step import ParameterNorms, StepReport, StepRow, describe_step, notable_steps
 from gradguard.cli.render import REASONS as WITHHELD
 from gradguard.cli.render import console, facts, number, table, text
+from gradguard.cli.render import name as shown_name
+from gradguard.errors import RecordError
 from gradguard.outcomes.verdict import WORDS
 from gradguard.record.encode import to_json
 from gradguard.records import AnyRecord, Event, Finding, Intervention, Outcome, Withheld
 
 
+MAX_STEPS = 10  # that are named
 FIRED = {"fired": "fired", "escalated": "escalated", "gave_up": "gave up: the budget of the run is spent"}
 
 
 def show(
     run: Annotated[Path, typer.Argument(help="The run directory.")],
-    step: Annotated[int, typer.Option(help="The optimizer step, from 0.")],
+    step: Annotated[
+        int | None, typer.Option(help="The optimizer step, from 0; the first at which the guard acted if not given.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Which guard's record, when several recorded there.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Show everything that is recorded about one step: what was measured, found, decided, changed, and the outcome."""
-    report = describe_step(read_run(run, name), step)
+    read = read_run(run, name)
+    notable = notable_steps(read)
+    report = describe_step(read, _chosen(read, notable) if step is None else step)
     if as_json:
         typer.echo(to_json(report, indent=2))
+        return
+    render_step(report)
+    if step is None:
+        out = console()
+        out.print()
+        out.print(text(_others(notable), style="dim"))
+
+
+def _chosen(run: Run, notable: list[int]) -> int:
+    """Return the step that is shown when none is asked for: the first notable one, else the last."""
+    if notable:
+        return notable[0]
+    steps = run.statistics["step"]
+    if not len(steps):
+        raise RecordError(f"{run.path}: no step was recorded, so there is none to show")
+    return int(steps[-1])
+
+
+def _others(notable: list[int]) -> str:
+    """Return what else there is to show.
+
+    Example:
+        >>> _others([7]), _others([113, 114, 116])
+        ('Nothing happened at another step; any step: --step N', 'More happened at steps 114, 116; any step: --step N')
+    """
+    rest = notable[1:]
+    if not rest:
+        what = "Nothing happened at another step" if notable else "Nothing was found in this run; this is its last step"
     else:
-        render_step(report)
+        more = f" and {len(rest) - MAX_STEPS:,} more" if len(rest) > MAX_STEPS else ""
+        what = f"More happened at step{'s' if len(rest) > 1 else ''} {', '.join(map(str, rest[:MAX_STEPS]))}{more}"
+    return f"{what}; any step: --step N"
 
 
 def render_step(report: StepReport) -> None:
@@ -83,7 +121,7 @@ def _print_neighbours(out: Console, report: StepReport) -> None:
     out.print(around)
     if report.parameters:
         title = f"Largest gradient norms, {len(report.parameters)} of {report.num_parameters} parameters"
-        norms = table(title, ["parameter", *heads], right=frozenset(heads))
+        norms = _table_of_names(title, heads)
         for parameter in report.parameters:
             norms.add_row(*_norm_cells(parameter))
         out.print()
@@ -91,16 +129,24 @@ def _print_neighbours(out: Console, report: StepReport) -> None:
 
     if report.gradients:
         heads = ["mean", "std", "max", "min", "zeros", "norm"]
-        probed = table(f"Their gradients at step {report.probe_step}", ["parameter", *heads], right=frozenset(heads))
+        probed = _table_of_names(f"Their gradients at step {report.probe_step}", heads)
         for row in report.gradients:
             numbers = (row.mean, row.std, row.max, row.min, row.zero_ratio, row.norm)
-            probed.add_row(text(row.name), *(number(value) for value in numbers))
+            probed.add_row(shown_name(row.name), *(number(value) for value in numbers))
         out.print()
         out.print(probed)
 
 
+def _table_of_names(title: str, heads: list[str]) -> Table:
+    """Return a table in which names give way to numbers."""
+    result = table(title, ["parameter", *heads], right=frozenset(heads))
+    for column in result.columns[1:]:
+        column.no_wrap = True
+    return result
+
+
 def _norm_cells(parameter: ParameterNorms) -> list[Text | str]:
-    return [text(parameter.name), *(number(norm) for norm in parameter.norms)]
+    return [shown_name(parameter.name), *(number(norm) for norm in parameter.norms)]
 
 
 def _told(record: AnyRecord, finding: Finding | None) -> list[tuple[str, str]]:

@@ -12,11 +12,13 @@ from rich.table import Table
 from gradguard.audit.headline import plural
 from gradguard.cli.progress import steps_bar
 from gradguard.cli.render import console, facts, keep_whole, number, table, text
-from gradguard.errors import PolicyError
+from gradguard.errors import PolicyError, UsageError
+from gradguard.output_path import output_file
 from gradguard.policy.load import load_policy, load_preset, preset_names
 from gradguard.policy.schema import Policy
 from gradguard.record.atomic_write import write_atomically
 from gradguard.record.encode import to_json
+from gradguard.replay.health import ailments
 from gradguard.replay.margins import Margin, Margins, measure_margins, num_passes
 from gradguard.replay.policy_text import Base, policy_text
 from gradguard.replay.rates import highest_rate, rate
@@ -24,6 +26,9 @@ from gradguard.replay.recorded import Recorded
 from gradguard.replay.suggest import TRIES, Suggestion, reason, suggest
 from gradguard.replay.thresholds import FURTHEST
 from gradguard.replay.unknowns import gaps, unmeasured
+
+
+REFUSED = "what a rule acts on in such a run is no false alarm; give runs that went well, or add --anyway"
 
 
 def tune(
@@ -35,7 +40,10 @@ def tune(
     margin: Annotated[
         float, typer.Option(min=1.0, help="Factor that a threshold keeps from what the runs reach.")
     ] = 1.5,
-    tighten: Annotated[bool, typer.Option("--tighten", help="Also bring thresholds nearer that are far away.")] = False,
+    tighten: Annotated[
+        bool, typer.Option("--tighten", help="Also bring thresholds nearer, as far as the runs show what is safe.")
+    ] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Take runs that did not go well, too.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     name: Annotated[str | None, typer.Option(help="Which guard's record, when several recorded there.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the measurements as JSON.")] = False,
@@ -44,14 +52,18 @@ def tune(
 
     The runs are replayed with thresholds that move until they raise an alarm,
     or raise none any more. Whatever a rule would act on in them is a false
-    alarm, so give only runs that went well.
+    alarm, so a run that did not go well is refused: one that was stopped or
+    failed, met NaN, was rolled back, or learned nothing.
 
     Exit code 0: no false alarm; 1: there are some; 2: unusable input.
     """
-    if output is not None and output.exists() and not force:
-        raise PolicyError([f"{output} exists; --force overwrites it"])
+    if output is not None and output_file(output, "a policy", (".yaml", ".yml")).exists() and not force:
+        raise UsageError(f"{output} exists; --force overwrites it")
     recorded = [Recorded(run, name) for run in runs]
     base, chosen = _base(policy, recorded[0])
+    ill = [f"{run.run.path} did not go well: {'; '.join(signs)}" for run in recorded if (signs := ailments(run.run))]
+    if ill and not anyway:
+        raise UsageError("\n".join([*ill, REFUSED]))
     num_steps = sum(run.num_rows for run in recorded)
     with steps_bar("replaying", num_steps * num_passes()) as progress:
         margins = measure_margins(recorded, chosen, progress)
@@ -59,12 +71,18 @@ def tune(
         suggestions = suggest(recorded, margins, margin, tighten, progress)
     unknown = [f"{run.run.path}: {gap}" for run in recorded for gap in (*gaps(run), *unmeasured(run, chosen))]
     unknown += margins.faults
+    unfinished = [str(run.run.path) for run in recorded if run.run.status == "running"]
+    warnings = [f"{line}; its alarms may be true ones" for line in ill]
+    warnings += [f"{path} is still running: what comes may yet go wrong" for path in unfinished]
     if output is not None:
-        write_atomically(output, _file(recorded, base, chosen, margins, suggestions, margin, output.parent))
+        kind = "run" if ill or unfinished else "healthy run"
+        whole = _file(plural(len(runs), kind), base, chosen, margins, suggestions, margin, output.parent)
+        write_atomically(output, whole)
     if as_json:
-        typer.echo(to_json(as_plain(recorded, margins, suggestions, unknown), indent=2))
+        typer.echo(to_json(as_plain(recorded, margins, suggestions, [*warnings, *unknown]), indent=2))
     else:
-        _show(recorded, policy, base, margins, suggestions, output, unknown)
+        unknown += _left_alone(margins, suggestions, margin) if tighten else []
+        _show(recorded, policy, base, margins, suggestions, output, warnings, unknown)
     if any(margins.alarms.values()):
         raise typer.Exit(1)
 
@@ -84,7 +102,7 @@ def _base(source: str | None, first: Recorded) -> tuple[Base | None, Policy]:
 
 
 def _file(
-    runs: list[Recorded],
+    source: str,
     base: Base | None,
     policy: Policy,
     margins: Margins,
@@ -96,7 +114,7 @@ def _file(
     rules = tuple(changed[rule.name].rule if rule.name in changed else rule for rule in policy.rules)
     none = highest_rate(0, margins.num_steps)
     head = [
-        f"Suggested by `gradguard tune` from {plural(len(runs), 'healthy run')}, {margins.num_steps:,} steps. Every "
+        f"Suggested by `gradguard tune` from {source}, {margins.num_steps:,} steps. Every "
         f"number was tried on them by replay, and keeps a factor of {distance:g} from where they begin to alarm.",
         f"A rule without a false alarm in so many steps raises fewer than {none:.3g} per 100,000 with 95 % confidence.",
     ]
@@ -147,13 +165,16 @@ def _show(
     margins: Margins,
     suggestions: list[Suggestion],
     output: Path | None,
+    warnings: list[str],
     unknown: list[str],
 ) -> None:
     out = console()
+    for warning in warnings:
+        out.print(text(f"Warning: {warning}.", style="bold yellow"))
+    if warnings:
+        out.print()
     total, steps = sum(margins.alarms.values()), margins.num_steps
-    head = (
-        f"{plural(total, 'false alarm')} in {steps:,} healthy steps" if total else f"No false alarm in {steps:,} steps"
-    )
+    head = f"{plural(total, 'false alarm') if total else 'No false alarm'} in {steps:,} steps"
     out.print(text(f"{head}.", style="bold"))
     out.print()
     told = policy or (f"the run's own ({base.name})" if base else "the run's own")
@@ -182,6 +203,8 @@ def _show(
     notes = [
         f"no threshold of {name!r} silences it: raise its min_severity, or look again at the runs" for name in hopeless
     ]
+    if total:
+        notes.append("an alarm counts as false because the runs count as healthy: gradguard audit RUN tells of each")
     notes += unknown
     if notes:
         out.print()
@@ -191,6 +214,23 @@ def _show(
     out.print()
     hint = "Write a policy with these numbers: gradguard tune RUN... -o policy.yaml"
     out.print(text(f"Written: {output}" if output is not None else hint, style="dim"))
+
+
+def _left_alone(margins: Margins, suggestions: list[Suggestion], distance: float) -> list[str]:
+    """Return why `--tighten` left quiet rules as they are."""
+    changed = _names(suggestions)
+    known = {margin.rule.name for margin in margins.margins if margin.distance is not None}
+    quiet = [name for name, count in margins.alarms.items() if not count and name not in changed]
+    told = []
+    if near := [name for name in quiet if name in known]:
+        told.append(f"not tightened, alarms begin within a factor of {distance:g} already: {', '.join(near)}")
+    movable = {margin.rule.name for margin in margins.margins}
+    if far := [name for name in quiet if name in movable - known]:
+        told.append(
+            f"not tightened, {plural(len(far), 'rule')}: even {FURTHEST:g} times nearer they raise no alarm, so the "
+            "runs do not show how near is safe; longer or more runs may"
+        )
+    return told
 
 
 def _names(suggestions: list[Suggestion]) -> set[str]:

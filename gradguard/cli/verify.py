@@ -16,25 +16,34 @@ from gradguard.record.encode import to_json
 MAX_PROBLEMS = 20
 VERDICTS = {
     "whole": "complete, and as it was written",
-    "running": "as it was written so far; the run is still going on",
-    "torn": "as it was written, up to where the process died",
+    "running": "as it was written, up to its last seal; the run is still going on",
+    "torn": "as it was written, up to its last seal; then the process died",
     "incomplete": "as it was written, but the disk did not take all of it",
     "cut_off": "its end is missing; what is proven of the rest is as it was written",
     "changed": "NOT as it was written",
 }
 FINE = ("whole", "running")
 PUBLISHED = {
-    "last": "this very record is the one that the given head was published for",
-    "earlier": "this record is the one that the given head was published for, and went on since",
+    "last": "this is the record that the given head was published for",
+    "earlier": "this is the record that the given head was published for; it went on since",
 }
 WITHOUT_HEAD = (
-    "This proves that nothing counted above was changed, removed, moved or added, unless by someone who may write to "
-    "the directory and computed every hash anew. To rule that out, keep the head where nobody can change it, such as a "
-    "commit or a message, and check with: gradguard verify RUN --head HEAD"
+    "This proves that nothing counted above as proven was changed, removed, moved or added, unless by someone who may "
+    "write to the directory and computed every hash anew. To rule that out, keep the head where nobody can change it, "
+    "such as a commit or a message, and check with: gradguard verify RUN --head HEAD"
 )
 WITH_HEAD = (
-    "This proves that nothing counted above was changed, removed, moved or added since the head was published: not "
-    "even a directory that was written anew as a whole would pass."
+    "This proves that nothing counted above as proven was changed, removed, moved or added since the head was "
+    "published: not even a directory that was written anew as a whole would pass."
+)
+AFTER_SEAL = (
+    " What came after the last seal is there, and nothing is proven of it: whoever may write to the directory could "
+    "have changed, added or removed any of it unseen. Seals are written at every intervention, when one is judged, and "
+    "every 1,024 steps."
+)
+AFTER_HEAD = (
+    " What came after the head was published is there, and the head says nothing of it; without --head it is checked "
+    "against the later seals."
 )
 
 
@@ -81,8 +90,16 @@ def render_verification(found: Verification) -> None:
     elif found.verdict == "changed":
         what = "What is counted as proven is as it was written; the rest was changed, removed, moved or added to."
     else:
-        what = WITH_HEAD if found.published in PUBLISHED else WITHOUT_HEAD
+        what = _meaning(found)
     out.print(text(what, style="dim"))
+
+
+def _meaning(found: Verification) -> str:
+    """Return what it means that a record was not found to be changed."""
+    what = WITH_HEAD if found.published in PUBLISHED else WITHOUT_HEAD
+    if all(proof.proven == proof.count for proof in found.proofs):
+        return what
+    return what + (AFTER_HEAD if found.published == "earlier" else AFTER_SEAL)
 
 
 def _proven(proof: Proof) -> str:
@@ -90,7 +107,7 @@ def _proven(proof: Proof) -> str:
 
     Example:
         >>> _proven(Proof(file="statistics", unit="rows", count=1100, proven=1024))
-        '1,024 of 1,100 rows proven'
+        '1,024 of 1,100 rows proven, 76 there, not proven'
         >>> _proven(Proof(file="run.json", unit="file", count=1, proven=1))
         'proven'
     """
@@ -98,4 +115,5 @@ def _proven(proof: Proof) -> str:
         return "proven" if proof.proven else "not proven"
     if proof.proven == proof.count:
         return f"{'all ' if proof.count > 1 else ''}{proof.count:,} {proof.unit} proven"
-    return f"{proof.proven:,} of {proof.count:,} {proof.unit} proven"
+    rest = proof.count - proof.proven
+    return f"{proof.proven:,} of {proof.count:,} {proof.unit} proven, {rest:,} there, not proven"

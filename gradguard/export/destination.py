@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from gradguard.audit.read import Run
 from gradguard.errors import GradguardError, UsageError
 from gradguard.export.table import Table
+from gradguard.output_path import output_folder
 from gradguard.registry import Component, Registry
 
 
@@ -79,6 +80,16 @@ def destination(name: str) -> Destination:
         raise UsageError(error.args[0]) from None
 
 
+def check_folder(folder: Path) -> Path:
+    """Return a folder that tables can be written to.
+
+    Raises:
+        UsageError: it is a file, or called like one.
+    """
+    kinds = [DESTINATIONS.get(name)() for name in DESTINATIONS.names()]
+    return output_folder(folder, "the tables", {Path(kind.file_name("table")).suffix for kind in kinds} - {""})
+
+
 def write_tables(
     to: Destination, folder: Path, tables: Sequence[Table], run: Run, is_forced: bool = False
 ) -> list[tuple[Path, list[Table]]]:
@@ -101,8 +112,7 @@ def write_tables(
     files: dict[Path, list[Table]] = {}
     for table in tables:
         files.setdefault(folder / to.file_name(table.name), []).append(table)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; give a folder with -o")
+    check_folder(folder)
     there = [path.name for path in files if os.path.lexists(path)]
     if there and not is_forced:
         raise UsageError(f"{folder} holds {', '.join(there)} already; choose another folder with -o, or pass --force")

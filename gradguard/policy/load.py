@@ -121,6 +121,8 @@ def _find(source: str | os.PathLike[str], folder: Path) -> _Source:
         expected = "a path, the name of a preset, a Policy or None"
         raise PolicyError([f"a policy is {expected}, got a {type(source).__name__}: {source!r}"]) from None
     presets = preset_names()
+    if not name:
+        raise PolicyError([f"an empty name is no policy; give a file or one of the presets {', '.join(presets)}"])
     if isinstance(source, str) and name in presets:
         return _Source(name)
     path = folder / name
@@ -144,7 +146,7 @@ def _find(source: str | os.PathLike[str], folder: Path) -> _Source:
         raise PolicyError([f"{path}: is not a regular file"])
     if path.suffix.lower() not in SUFFIXES and path.name == name:
         raise PolicyError([f"no preset and no file is called {name!r}{did_you_mean(name, presets)}"])
-    siblings = [entry.name for entry in path.parent.glob("*") if entry.suffix.lower() in SUFFIXES]
+    siblings = [entry.name for entry in path.parent.glob("*") if entry.suffix.lower() in SUFFIXES and entry.is_file()]
     near = difflib.get_close_matches(path.name, [*siblings, *presets], n=3)
     hint = f"; did you mean {' or '.join(repr(other) for other in near)}?" if near else ""
     raise PolicyError([f"{path}: no such file{hint}"])

@@ -9,6 +9,9 @@ from fnmatch import translate
 from functools import lru_cache
 
 
+MAX_NAMES = 3  # in a hint
+
+
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(translate(pattern))
@@ -45,22 +48,32 @@ def unmatched(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
 
     Example:
         >>> unmatched(["*.weight", "haed.*"], ["wte.weight", "head.weight"])
-        ["pattern 'haed.*' matches no parameter; near: head.weight, wte.weight"]
+        ["pattern 'haed.*' matches no parameter; near: head.weight"]
     """
     messages = []
     for pattern in dict.fromkeys(patterns):
         bare = pattern.removeprefix("!")
         if not any(map(_compiled(bare).match, names)):
-            near = _nearest(bare, names)
-            hint = f"; near: {', '.join(near)}" if near else "; there are no parameters"
+            hint = _hint(bare, names)
             messages.append(f"pattern {pattern!r} matches no parameter{hint}")
     return messages
 
 
-def _nearest(pattern: str, names: Sequence[str], count: int = 3) -> list[str]:
-    """Return the names that share the most words with a pattern, words being spelt alike."""
+def _hint(pattern: str, names: Sequence[str]) -> str:
+    """Return the names that a pattern may be meant for, or where nothing is like it, what names there are."""
+    if not names:
+        return "; there are no parameters"
+    if near := _nearest(pattern, names):
+        return f"; near: {', '.join(near)}"
+    more = f", ... ({len(names):,} in all)" if len(names) > MAX_NAMES else ""
+    return f"; the parameters are {', '.join(names[:MAX_NAMES])}{more}"
+
+
+def _nearest(pattern: str, names: Sequence[str]) -> list[str]:
+    """Return the names that share the most words with a pattern, words being spelt alike; none where none does."""
     parts = [set(name.split(".")) for name in names]
     words = set[str]().union(*parts)
     meant = [set(difflib.get_close_matches(word, words)) for word in re.findall(r"\w+", pattern)]
     scores = [sum(not alike.isdisjoint(part) for alike in meant) for part in parts]
-    return [names[index] for index in sorted(range(len(names)), key=lambda index: -scores[index])[:count]]
+    best = sorted((index for index in range(len(names)) if scores[index]), key=lambda index: -scores[index])
+    return [names[index] for index in best[:MAX_NAMES]]

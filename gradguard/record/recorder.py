@@ -17,7 +17,7 @@ from gradguard.record import facts
 from gradguard.record.chain import ReplacedError
 from gradguard.record.directory import RunDirectory
 from gradguard.record.replay import Kind
-from gradguard.records import AnyRecord, Record
+from gradguard.records import AnyRecord, Outcome, Record
 
 
 R = TypeVar("R", bound=Record)
@@ -76,17 +76,17 @@ class Recorder:
 
     def _drain(self) -> Any:
         """Write what waits; return the last record as written, None if the disk did not take it."""
-        written, is_durable = None, False
+        written, is_due = None, False
         try:
             while self._waiting and self.directory is not None:
                 record, durable = self._waiting[0]
                 written = self.directory.journal.append(record, durable=durable)
-                is_durable |= durable
+                is_due |= durable or isinstance(record, Outcome)  # of what is not sealed nothing is proven
                 self._waiting.popleft()
         except (OSError, ValueError) as error:
             self._tell("writing the record", error)
             return None
-        if is_durable and self.directory is not None:
+        if is_due and self.directory is not None:
             try:
                 self.directory.seal()
             except (OSError, ValueError) as error:

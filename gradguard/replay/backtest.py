@@ -19,6 +19,7 @@ from gradguard.replay.answers import Answers
 from gradguard.replay.paper import OffPaper, PaperTarget
 from gradguard.replay.recorded import Recorded
 from gradguard.replay.rejudge import Found, Rejudge
+from gradguard.replay.routine import PaperRoutine, RoutineDifference, compare_routines, is_same_routine
 
 
 ASSUMED = Change(summary="taken to be possible: the record does not hold what it works on")
@@ -34,6 +35,7 @@ class Replayed:
         stopped_at: step at which the policy ends the run, None when it does not.
         rebaselined: steps at which the rolling statistics started afresh.
         faults: what failed during the replay, one sentence each.
+        routine: where the rules for every step would have done something else than those of the run; None where not.
     """
 
     records: list[AnyRecord] = field(default_factory=list)
@@ -41,6 +43,7 @@ class Replayed:
     stopped_at: int | None = None
     rebaselined: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    routine: RoutineDifference | None = None
 
 
 class _Pages:
@@ -105,11 +108,23 @@ class Backtest:
         self._recorded, self._policy = recorded, policy
         self._answers = Answers(recorded.run.records, recorded.policy)
         self._intervening: _OnPaper | None = None
+        self._routine = PaperRoutine(policy)
+        was = recorded.policy
+        self.has_routine = was is not None and not is_same_routine(was, policy)
         self.replayed = Replayed()
 
     def run(self, progress: Callable[[int], None] = lambda done: None) -> Replayed:
-        """Go through all steps; `progress` is called with the number of steps so far, now and then."""
+        """Go through all steps; `progress` is called with the number of steps so far, now and then.
+
+        Where the rules for every step are others than the run's, the run's own are replayed as well: what they did is
+        not recorded one by one.
+        """
         self.replayed.num_steps = Rejudge(self._recorded, self._policy, self, self._fault).run(progress)
+        if self.has_routine and self._recorded.policy is not None:
+            own = Backtest(self._recorded, self._recorded.policy)
+            own.has_routine = True
+            Rejudge(self._recorded, own._policy, own, own._fault).run()
+            self.replayed.routine = compare_routines(own._routine, self._routine)
         return self.replayed
 
     def _fault(self, what: str, error: Exception) -> None:
@@ -131,6 +146,13 @@ class Backtest:
         """See `Listener`."""
         self._paper.begin()
         self._acting.act(found, ())
+
+    def routine(self, has_findings: bool) -> None:
+        """See `Listener`."""
+        if not has_findings:
+            self._paper.begin()
+        if not self._paper.is_skipped:
+            self._routine.apply(self._paper, self._judgement.rows_of)
 
     def forgets(self, is_in_run: bool) -> bool:
         """See `Listener`."""

@@ -66,6 +66,8 @@ def count_alarms(
 class _Counter:
     """Counts alarms; see `Listener`. A variant that is settled is not asked any more."""
 
+    has_routine = False
+
     def __init__(self, variants: Sequence[Variant]) -> None:
         self._variants = variants
         self.counts = [0] * len(variants)
@@ -93,6 +95,9 @@ class _Counter:
         for entry in self._judgement.entries:
             if all(int(rule.name) in self.settled for _, rule in entry.rules):
                 entry.update = _rest
+
+    def routine(self, has_findings: bool) -> None:
+        pass
 
     def forgets(self, is_in_run: bool) -> bool:
         return is_in_run

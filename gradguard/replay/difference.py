@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from gradguard.contracts import REMEDIES, Remedy
-from gradguard.evidence.stats import StepStats
-from gradguard.policy.forms import Always
+from gradguard.contracts import REMEDIES
 from gradguard.policy.schema import Policy
 from gradguard.record.encode import to_json
 from gradguard.records import Intervention
 from gradguard.replay.backtest import Replayed
 from gradguard.replay.decided import Decided, Decision, by_place, decided, decisions, signature
 from gradguard.replay.recorded import Recorded
+from gradguard.replay.routine import RoutineDifference, is_same_routine
 
 
 Sides = tuple[tuple[Decided, ...] | None, tuple[Decided, ...] | None]
@@ -47,12 +43,14 @@ class Comparison:
     """A run beside what a policy would have made of it.
 
     Args:
-        is_same: the same findings and decisions; `is_exact`: to the last letter of the evidence, rules and rungs.
+        is_same: the same findings and decisions, and the same at every step; `is_exact`: to the last letter of the
+            evidence, rules and rungs.
         first_difference: step, None when there is none.
         hypothetical_from: the first step whose numbers the policy might have changed, None when there is none.
         num_same: decisions that are alike.
         differences: in the order of their first steps.
         counts: by diagnosis: (findings in the run, in the replay, actions in the run, in the replay).
+        routine: where the rules for every step would have done something else, None where they do the same.
     """
 
     is_same: bool
@@ -62,12 +60,14 @@ class Comparison:
     num_same: int
     differences: tuple[Difference, ...]
     counts: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
+    routine: RoutineDifference | None = None
 
 
 def compare(recorded: Recorded, policy: Policy, replayed: Replayed) -> Comparison:
     """Return how a replay by `policy` differs from what was recorded."""
     ours, theirs = decisions(recorded.run.records), decisions(replayed.records)
     is_exact = list(map(signature, ours)) == list(map(signature, theirs))
+    is_exact &= recorded.policy is None or is_same_routine(recorded.policy, policy)
     course = _change_of_course(recorded, policy, ours, theirs, replayed)
     mine, others = by_place(ours, recorded.policy), by_place(theirs, policy)
     if recorded.policy is None:  # options of its remedies are not known
@@ -84,14 +84,17 @@ def compare(recorded: Recorded, policy: Policy, replayed: Replayed) -> Compariso
     differences = tuple(
         Difference(diagnosis, *sides, tuple(steps), is_late) for (diagnosis, sides, is_late), steps in found.items()
     )
+    routine = replayed.routine
+    firsts = [difference.steps[0] for difference in differences] + ([routine.first] if routine is not None else [])
     return Comparison(
-        is_same=not differences,
+        is_same=not firsts,
         is_exact=is_exact,
-        first_difference=min((difference.steps[0] for difference in differences), default=None),
+        first_difference=min(firsts, default=None),
         hypothetical_from=course,
         num_same=num_same,
         differences=differences,
         counts=_counts(ours, theirs),
+        routine=routine,
     )
 
 
@@ -127,8 +130,8 @@ def _change_of_course(
     differing = [step for step in {*mine, *others} if mine.get(step) != others.get(step)]
     if undone.count("rebaselined") != len(replayed.rebaselined) and replayed.rebaselined:
         differing.append(replayed.rebaselined[0])
-    if (routine := _routine_course(recorded, policy)) is not None:
-        differing.append(routine)
+    if replayed.routine is not None:
+        differing.append(replayed.routine.first)
     return min(differing) + 1 if differing else None
 
 
@@ -146,31 +149,3 @@ def _is_notice(remedy: str) -> bool:
         return REMEDIES.get(remedy).kind == "notice"
     except KeyError:
         return False
-
-
-def _routine_course(recorded: Recorded, policy: Policy) -> int | None:
-    """Return the first step at which the rules for every step would have done something else, None for none."""
-    was = _routine(recorded.policy) if recorded.policy is not None else []
-    would = _routine(policy)
-    if recorded.policy is None or was == would:
-        return None
-    limits = [_limit(rules) for rules in (was, would)]
-    steps, norms = recorded.column("step"), recorded.column("global_norm")
-    differing = steps[norms > min(limits)] if None not in limits else steps
-    return int(differing[0]) if len(differing) else None
-
-
-def _routine(policy: Policy) -> list[tuple[str, tuple[Remedy, ...]]]:
-    rules = policy.rules if policy.mode == "enforce" else ()
-    return [(str(rule.parameters), rule.do) for rule in rules if isinstance(rule.when, Always)]
-
-
-def _limit(rules: list[tuple[str, tuple[Remedy, ...]]]) -> float:
-    """Return the global norm from which rules for every step do something; 0 when that follows the run."""
-    lowest = math.inf
-    for parameters, remedies in rules:
-        for remedy in remedies:
-            is_fixed = parameters == "None" and not remedy.windows()
-            limit = remedy.device_limit(StepStats(0), True) if is_fixed else None
-            lowest = min(lowest, limit if limit is not None and np.isfinite(limit) else 0.0)
-    return lowest

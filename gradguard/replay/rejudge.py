@@ -33,13 +33,22 @@ _SCALER, _STALE, _REFUSED, _UNJUDGED = map(
 
 
 class Listener(Protocol):
-    """Is told what is found, and says what it means for the rolling statistics."""
+    """Is told what is found, and says what it means for the rolling statistics.
+
+    Attributes:
+        has_routine: it has rules for every step, and is told of each.
+    """
+
+    has_routine: bool
 
     def begins(self, judgement: Judgement, stats: StepStats) -> None:
         """Learn which parameters the steps to come are about."""
 
     def found(self, found: Found) -> None:
         """Take one judgement's findings."""
+
+    def routine(self, has_findings: bool) -> None:
+        """Apply the rules for every step, after what was found, if anything was; see `has_routine`."""
 
     def forgets(self, is_in_run: bool) -> bool:
         """Return whether the rolling statistics start afresh with what was just done.
@@ -135,7 +144,7 @@ class Rejudge:
                 self._restore_facts()
             stats.is_plain = is_plain[index] and stats.finite and not stats.exact_norms
             if not flags & _UNJUDGED:
-                self._judge()
+                self._judge(is_row=True)
                 self._follow(position, is_within=True)
                 if stats.finite and not stats.found_inf and not flags & _REFUSED:
                     self.judgement.learn(stats.levels, loss, stats.has_loss, stats.is_plain)
@@ -162,17 +171,22 @@ class Rejudge:
         facts.restore(stats, told)
         self._has_facts = True
 
-    def _judge(self) -> None:
+    def _judge(self, is_row: bool) -> None:
         """Judge the step that the stats describe, and let the listener act on it."""
         self._see_probes()
         stats = self.stats
         found = self.judgement.judge(stats)
         stats.activations = stats.updates = None
-        if found:
+        has_routine = is_row and self._listener.has_routine and stats.finite and not stats.found_inf
+        if found or has_routine:
             measured = stats.measured()
-            self._listener.found(found)
+            if found:
+                self._listener.found(found)
+            if has_routine:
+                self._listener.routine(bool(found))
             stats.put_back(measured)
-            self._has_facts = True  # remedies may have noted some
+            self._has_facts |= bool(found or stats.exact_norms)  # remedies may have noted some
+        if found:
             if self._listener.forgets(is_in_run=False):
                 self.judgement.forget()
 
@@ -230,7 +244,7 @@ class Rejudge:
         if len(values["norms"]) == len(stats.norms):
             facts.restore(stats, values)
             self._set_norms(stats.norms)
-            self._judge()
+            self._judge(is_row=False)
         self._has_facts = True
 
     def _resume(self, values: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from gradguard.audit.read import Run, read_run, run_names
 from gradguard.errors import UsageError
+from gradguard.output_path import output_file
 from gradguard.record.atomic_write import write_atomically
 from gradguard.record.directory import INFO_FILE
 from gradguard.report.content import describe
@@ -47,8 +48,8 @@ def write_report(
         RecordError: a path is not a run directory, or a newer gradguard wrote it.
         UsageError: the output is no place for a report, or plotly is not installed.
     """
-    target = Path(output)
-    _check_output(target)
+    target = output_file(output, "a report", (".html", ".htm"))
+    _check_replaced(target)
     plotly_js = _plotly_js()
     runs = [run for path in paths for run in _read(path, name)]
     titles = run_titles([run.path for run in runs])
@@ -81,11 +82,7 @@ def _read(path: str | os.PathLike[str], name: str | None) -> list[Run]:
     return [read_run(path, found) for found in names] or [read_run(path, name)]
 
 
-def _check_output(target: Path) -> None:
-    if target.is_dir():
-        raise UsageError(f"{target}: is a directory; give the name of a file, such as {target / 'report.html'}")
-    if not target.parent.is_dir():
-        raise UsageError(f"{target}: the directory {target.parent} does not exist")
+def _check_replaced(target: Path) -> None:
     if not target.exists():
         return
     try:

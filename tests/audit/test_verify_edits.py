@@ -16,6 +16,9 @@ from written_run import NUM_STEPS, ROW_BYTES
 
 from gradguard.audit.verify import check_run
 from gradguard.errors import RecordError
+from gradguard.record.chain import first_link
+from gradguard.record.chain import seal as chained
+from gradguard.records import Event
 
 
 LINE_FILES = ("interventions.jsonl", "probes.jsonl", "seals.jsonl")
@@ -225,6 +228,60 @@ def test_a_head_that_was_published_before_the_run_went_on_is_still_found(tmp_pat
     run.finish()
     found = check_run(run.path, head=early)
     assert (found.published, found.verdict) == ("earlier", "whole")
+
+
+@law
+@given(data=st.data())
+def test_what_counts_as_proven_cannot_be_anything_else(tmp_path_factory, data):
+    """By someone who writes lines that follow the hashes, after the last seal or after the published one."""
+    run = written_run.write_run(tmp_path_factory.mktemp("runs") / "run", num_steps=450)
+    for number in range(3):
+        run.journal.append(Event(event=f"after the last seal {number}"), durable=False)
+    seals = [json.loads(line) for line in (run.path / "seals.jsonl").read_text().splitlines()]
+    seal = data.draw(st.sampled_from([None, *seals[1:]]), label="published")
+    head = None if seal is None else seal["hash"]
+    journal = run.path / "interventions.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+
+    def proven():
+        found = check_run(run.path, head=head)
+        return next(proof.proven for proof in found.proofs if proof.file == journal.name)
+
+    sealed = (seal or seals[-1])["lines"][journal.name]["lines"]
+    assert proven() == sealed
+    kept = data.draw(st.integers(0, len(lines)), label="kept")
+    forged = lines[:kept]
+    prev = json.loads(forged[-1])["hash"] if kept else first_link(run.info["run_id"])
+    for _ in range(data.draw(st.integers(0, 4), label="added")):
+        fields = {"v": 1, "seq": len(forged), "time": "", "step": 0, "kind": "event", "event": "forged"}
+        line, prev = chained(fields, prev)
+        forged.append(line + "\n")
+    journal.write_text("".join(forged))
+    assert proven() <= sealed
+    assert forged[: proven()] == lines[: proven()]
+    run.finish()
+
+
+def test_lines_added_to_a_closed_run_are_found(runs, tmp_path):
+    for file in ("interventions.jsonl", "probes.jsonl"):
+        copy = shutil.copytree(runs / "closed", tmp_path / file)
+        last = json.loads((copy / file).read_text().splitlines()[-1])
+        fields = {"v": 1, "seq": last.get("seq", 0) + 1, "time": "", "step": 0, "kind": "event", "event": "forged"}
+        with (copy / file).open("a") as end:
+            end.write(chained(fields, last["hash"])[0] + "\n")
+        found = check_run(copy)
+        assert found.verdict == "changed"
+        assert "from here on it was not there when the run closed: 1 more" in found.problems[0].message
+
+
+def test_a_seal_that_was_edited_breaks_what_the_head_vouches_for(runs, tmp_path):
+    head = check_run(runs / "closed").head
+    copy = shutil.copytree(runs / "closed", tmp_path / "copy")
+    lines = (copy / "seals.jsonl").read_text().splitlines(keepends=True)
+    del lines[len(lines) // 2]
+    (copy / "seals.jsonl").write_text("".join(lines))
+    found = {proof.file: proof for proof in check_run(copy, head=head).proofs}
+    assert 0 < found["statistics"].proven < found["statistics"].count
 
 
 @pytest.mark.parametrize("head", ["", "abc", "x" * 64])

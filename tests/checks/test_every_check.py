@@ -21,6 +21,15 @@ def test_a_mistake_is_named_with_its_cure(check, severity, words, build):
     assert not report.unseen
 
 
+@pytest.mark.parametrize("build", [fault[3] for fault in FAULTS], ids=[f"{f[0]}-{f[2]}" for f in FAULTS])
+def test_the_number_of_a_layer_is_told_from_a_number(build):
+    """Of an `nn.Sequential`: "99% of the values of 1 are" says nothing."""
+    arguments, options = build()
+    for found in gradguard.preflight(*arguments, **options).findings:
+        if any(name.isdecimal() for name in found.layers) and not any("." in name for name in found.layers):
+            assert "layer '" in found.message
+
+
 def test_every_check_is_fired_by_a_mistake():
     assert {fault[0] for fault in FAULTS} == set(known_checks())
 

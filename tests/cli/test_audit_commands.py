@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import written_run
 
 import gradguard.cli
 from gradguard.cli import COMMANDS, main
@@ -102,6 +103,28 @@ def test_show_tells_the_measurements_the_finding_the_decision_and_the_change(rec
         assert word in out
 
 
+def test_show_begins_with_the_first_intervention_and_names_the_others(recorded, capsys):
+    path = recorded()
+    first = call(capsys, "show", path, "--step", 8)[1]
+    code, out, _ = call(capsys, "show", path)
+    assert code == 0
+    assert out.startswith(first)
+    assert out.rstrip().endswith("any step: --step N")
+    assert json.loads(call(capsys, "show", path, "--json")[1])["step"] == 8
+
+
+def test_show_of_a_run_in_which_nothing_happened_is_about_its_last_step(recorded, capsys):
+    out = call(capsys, "show", recorded(healthy=True))[1]
+    assert out.startswith("Step 11 of ")
+    assert "Nothing was found in this run; this is its last step" in " ".join(out.split())
+
+
+def test_show_without_any_step_is_refused(tmp_path, capsys):
+    RunDirectory.create(tmp_path / "run").finish()
+    code, _, err = call(capsys, "show", tmp_path / "run")
+    assert (code, "no step was recorded" in err) == (2, True)
+
+
 def test_the_efficacy_of_each_remedy_stands_under_its_diagnosis_in_whole_words(recorded, capsys):
     _, out, _ = call(capsys, "audit", recorded())
     lines = [line.split() for line in out.partition("Did it help")[2].splitlines()]
@@ -164,13 +187,27 @@ def test_verify_prints_the_head_and_tells_whether_a_kept_one_is_that_of_the_reco
     assert "keep the head where nobody can change it" in " ".join(out.split())
     (head,) = re.findall(r"^head  ([0-9a-f]{64})$", out, re.MULTILINE)
     code, out, _ = call(capsys, "verify", path, "--head", head)
-    assert (code, "this very record is the one that the given head was published for" in out) == (0, True)
+    assert (code, "this is the record that the given head was published for" in out) == (0, True)
     code, out, _ = call(capsys, "verify", path, "--head", "0" * 64)
     assert (code, "the head that was given is not in this record" in " ".join(out.split())) == (1, True)
     assert call(capsys, "verify", path, "--head", "abc")[0] == 2
     told = json.loads(call(capsys, "verify", path, "--json")[1])
     assert list(told) == ["path", "verdict", "status", "head", "published", "proofs", "unproven", "problems"]
     assert (told["verdict"], told["head"], told["problems"]) == ("whole", head, [])
+
+
+def test_verify_says_of_a_killed_run_what_is_there_and_not_proven(tmp_path, capsys):
+    run = written_run.write_run(tmp_path / "run")
+    sealed = run.journal.num_records
+    run.journal.append(Event(event="one more"), durable=False)
+    told = " ".join(call(capsys, "verify", run.path)[1].split())
+    assert f"{sealed} of {sealed + 1} lines proven, 1 there, not proven" in told
+    assert "What came after the last seal is there, and nothing is proven of it" in told
+    head = (run.path / "seals.jsonl").read_text().splitlines()[-3][-66:-2]
+    told = " ".join(call(capsys, "verify", run.path, "--head", head)[1].split())
+    assert "it went on since" in told
+    assert "the head says nothing of it" in told
+    run.finish()
 
 
 @pytest.mark.parametrize("args", [["audit"], ["show", "--step", "1"], ["verify"]])

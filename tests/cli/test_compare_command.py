@@ -44,6 +44,21 @@ def test_the_screen_says_where_they_part_and_what_the_guard_did(pair, capsys):
     assert max(len(line) for line in out.splitlines() if "/" not in line) <= 80
 
 
+def test_what_was_done_at_steps_that_only_one_run_has_is_one_row_a_kind(tmp_path, capsys):
+    runs = start_run(tmp_path / "a", ("a", "b")), start_run(tmp_path / "b", ("a", "b"))
+    add_rows(runs[0], range(20))
+    add_rows(runs[1], range(60))
+    for step in (12, *range(30, 50)):
+        act(runs[1], step)
+    for run in runs:
+        run.finish()
+    out = call(capsys, "compare", *(run.path for run in runs))[1]
+    common, _, beyond = out.partition("At steps that only one of them has")
+    assert "12  B" in common.partition("In one of them only")[2]
+    (row,) = [line.split() for line in beyond.splitlines() if line.startswith("B")]
+    assert row[-2:] == ["20", "30-49"]
+
+
 def test_the_same_run_is_the_same_by_exit_code(pair, capsys):
     assert call(capsys, "compare", pair[0], pair[0])[0] == 0
     assert call(capsys, "compare", *pair, "--rtol", "1")[0] == 1  # what was done differs, whatever the tolerance

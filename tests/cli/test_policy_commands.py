@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from gradguard.cli.check import check
-from gradguard.cli.explain import explain
-from gradguard.cli.init import init
-from gradguard.cli.schema import schema
+from gradguard.cli import main
+from gradguard.cli.check import rule_lines
 from gradguard.contracts import DIAGNOSES, REMEDIES, SINKS
 from gradguard.policy.json_schema import policy_json_schema
 from gradguard.policy.load import load_policy, preset_names
 
 
-app = typer.Typer()
-for command in (check, explain, init, schema):
-    app.command()(command)
+class Told(NamedTuple):
+    exit_code: int
+    stdout: str
+    stderr: str
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +30,11 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80", "NO_COLOR": "1"})
+def run(*arguments: str) -> Told:
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        patch.setenv("COLUMNS", "80")
+        patch.setenv("NO_COLOR", "1")
+        return Told(main(arguments), out.getvalue(), err.getvalue())
 
 
 def flat(text: str) -> str:
@@ -105,7 +108,7 @@ def test_text_of_a_policy_is_shown_as_it_is_and_cannot_steer_the_terminal() -> N
     assert result.exit_code == 0
     assert "[red]x[/red]\\x1b[31m" in result.stdout
     assert "[bold]*" in result.stdout
-    assert "\x1b" not in result.output
+    assert "\x1b" not in result.stdout + result.stderr
 
 
 def test_schema_prints_the_schema() -> None:
@@ -163,6 +166,29 @@ def test_every_line_that_the_starter_offers_as_a_comment_is_right() -> None:
     assert "report-stale-gradients" not in [rule.name for rule in policy.rules]
 
 
+@pytest.mark.parametrize("name", preset_names())
+def test_check_cuts_no_word_and_keeps_each_line_within_80_columns(name: str) -> None:
+    out = run("check", name).stdout
+    assert max(map(len, out.splitlines())) <= 80
+    told = flat(out)
+    for rule in load_policy(name).rules:
+        assert rule.name in out
+        assert all(flat(f"{label} {value}") in told for label, value in rule_lines(rule))
+
+
+def test_check_says_that_patterns_are_matched_when_there_is_a_model() -> None:
+    Path("p.yaml").write_text("rules: [{when: nonfinite, do: skip_step, parameters: [wte.*, '!*.bias', '*']}]")
+    assert "Whether 'wte.*' matches anything is known once there is a model" in flat(run("check", "p.yaml").stdout)
+    assert "once there is a model" not in flat(run("check", "default").stdout)
+
+
+def test_the_starter_names_every_preset() -> None:
+    run("init")
+    comments = flat(Path("gradguard.yaml").read_text().replace("#", " "))
+    named = comments.partition("Other presets: ")[2].partition(".")[0].split(", ")
+    assert {*named, "default"} == set(preset_names())
+
+
 def test_init_overwrites_only_when_told_to() -> None:
     Path("gradguard.yaml").write_text("mine")
     result = run("init")
@@ -173,7 +199,7 @@ def test_init_overwrites_only_when_told_to() -> None:
     assert load_policy("gradguard.yaml").rules
 
 
-@pytest.mark.parametrize("path", ["policy.toml", "missing/folder.yaml"])
+@pytest.mark.parametrize("path", ["policy.toml", "policy", "missing/folder.yaml"])
 def test_init_refuses_what_it_cannot_write_and_leaves_nothing_behind(path: str) -> None:
     result = run("init", path)
     assert result.exit_code == 2

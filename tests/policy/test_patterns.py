@@ -72,8 +72,10 @@ def test_a_pattern_is_reported_exactly_when_it_matches_nothing(chosen: list[str]
 
 
 def test_a_pattern_that_matches_nothing_is_told_the_nearest_names() -> None:
-    assert unmatched(["*", "h.*.atn.*", "!*.bais"], NAMES) == [
+    assert unmatched(["*", "h.*.atn.*", "!*.bais", "embed.*"], NAMES) == [
         "pattern 'h.*.atn.*' matches no parameter; near: h.0.attn.weight, h.0.attn.bias, h.1.mlp.weight",
-        "pattern '!*.bais' matches no parameter; near: h.0.attn.bias, h.1.mlp.bias, wte.weight",
+        "pattern '!*.bais' matches no parameter; near: h.0.attn.bias, h.1.mlp.bias",
+        "pattern 'embed.*' matches no parameter; the parameters are wte.weight, h.0.attn.weight, h.0.attn.bias, ... "
+        "(6 in all)",
     ]
     assert unmatched(["x"], []) == ["pattern 'x' matches no parameter; there are no parameters"]

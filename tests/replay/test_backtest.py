@@ -13,6 +13,7 @@ from gradguard.errors import PolicyError, RecordError
 from gradguard.policy.load import load_policy
 from gradguard.record.directory import RunDirectory
 from gradguard.record.replay import REPLAY_FILE, NotedWeights
+from gradguard.record.statistics import Flag
 from gradguard.replay.backtest import Backtest
 from gradguard.replay.difference import compare
 from gradguard.replay.recorded import Recorded
@@ -93,14 +94,51 @@ def test_telling_more_changes_no_course(run_dir):
     assert comparison.hypothetical_from is None
 
 
-def test_clips_for_every_step_change_the_course_where_one_acts(run_dir):
-    norms = gradguard.read_run(run_dir).statistics["global_norm"]
-    limit = float(sorted(norms[norms < math.inf])[-6])
-    comparison, _ = against(run_dir, policy(SKIP, SPIKE, {"when": "always", "do": {"clip_norm": {"max_norm": limit}}}))
-    steps = gradguard.read_run(run_dir).statistics["step"]
+def always(**limit):
+    return {"name": "always", "when": "always", "do": {"clip_norm": limit}}
+
+
+def test_clips_for_every_step_are_a_difference_where_one_acts(run_dir):
+    rows = gradguard.read_run(run_dir).statistics
+    is_taken = (rows["flags"] & Flag.SKIPPED_BY_GUARD) == 0
+    norms, steps = rows["global_norm"][is_taken], rows["step"][is_taken]
+    limit = 1.0001 * float(sorted(norms)[-6])
+    comparison, _ = against(run_dir, policy(SKIP, SPIKE, always(max_norm=limit)))
+    assert not comparison.is_same
+    assert not comparison.is_exact
+    assert comparison.first_difference == comparison.routine.first == steps[norms > limit][0]
     assert comparison.hypothetical_from == steps[norms > limit][0] + 1
-    comparison, _ = against(run_dir, policy(SKIP, SPIKE, {"when": "always", "do": {"clip_norm": {"max_norm": 1e30}}}))
+    assert (comparison.routine.num_recorded, comparison.routine.num_replayed) == (0, 5)
+    assert comparison.routine.num_judged == len(steps)
+
+
+def test_clips_for_every_step_that_never_act_make_another_policy_and_no_difference(run_dir):
+    comparison, _ = against(run_dir, policy(SKIP, SPIKE, always(max_norm=1e30)))
+    assert (comparison.is_same, comparison.is_exact, comparison.routine) == (True, False, None)
     assert comparison.hypothetical_from is None
+
+
+@pytest.mark.parametrize("delivery", ["immediate", "deferred"])
+@pytest.mark.parametrize("limit", [0.5, {"median_times": 0.9, "window": 5}, {"quantile": 0.6}], ids=str)
+def test_on_paper_the_rules_for_every_step_do_what_they_did_in_the_run(tmp_path, limit, delivery):
+    own = policy(SKIP, SPIKE, always(max_norm=limit))
+    train(own, delivery, losses=LOSSES, run_dir=tmp_path / "run")
+    rows = gradguard.read_run(tmp_path / "run").statistics
+    clipped = rows["step"][rows["clip_coef"] < 1.0].tolist()
+    assert 0 < len(clipped) < len(rows["step"])
+    assert against(tmp_path / "run", own)[0].is_exact
+    comparison, _ = against(tmp_path / "run", policy(SKIP, SPIKE))
+    assert comparison.first_difference == min(clipped)
+    assert (comparison.routine.num_recorded, comparison.routine.num_replayed) == (len(clipped), 0)
+    named = against(tmp_path / "run", policy(SKIP, SPIKE, {**always(max_norm=limit), "name": "other"}))[0]
+    assert named.is_exact
+
+
+def test_what_no_record_holds_is_taken_to_act_at_every_step(run_dir):
+    other = policy(SKIP, SPIKE, {"name": "cut", "when": "always", "do": {"clip_value": {"max_value": 1.0}}})
+    comparison, replayed = against(run_dir, other)
+    assert comparison.routine.assumed == ("clip_value",)
+    assert comparison.routine.num_replayed == replayed.num_steps - 3
 
 
 def test_windows_of_another_size_are_made_of_the_recorded_numbers(tmp_path):
