@@ -16,7 +16,7 @@ from rich.text import Text
 
 from gradguard.audit.headline import plural
 from gradguard.cli.progress import steps_bar
-from gradguard.cli.render import console, keep_whole, number, text
+from gradguard.cli.render import NAME_WIDTH, console, number, text
 from gradguard.drill.kinds import KINDS, find_kinds
 from gradguard.policy.load import load_policy
 from gradguard.record.encode import to_json
@@ -36,7 +36,7 @@ def drill(
     policy: Annotated[str, typer.Argument(help="A policy file or a preset's name.")] = "default",
     only: Annotated[
         list[str] | None,
-        typer.Option(help=f"Only this kind of fault, several times for several: {', '.join(k.name for k in KINDS)}."),
+        typer.Option(help=f"Only these kinds of fault, with commas between: {', '.join(k.name for k in KINDS)}."),
     ] = None,
     steps: Annotated[int, typer.Option(min=MIN_STEPS, help="Optimizer steps of each run.")] = 300,
     seed: Annotated[int, typer.Option(help="Of weights, data and faults.")] = 0,
@@ -54,7 +54,7 @@ def drill(
     Exit code 0: every fault that harms was recovered from or stopped, and the
     healthy run was left alone; 1: not so; 2: no such policy or kind of fault.
     """
-    kinds = find_kinds(only or [])
+    kinds = find_kinds([name.strip() for names in only or [] for name in names.split(",")])
     chosen = load_policy(policy)
     from gradguard.drill.drill import drill as carry_out  # here, because it imports torch
     from gradguard.drill.drill import num_runs
@@ -133,7 +133,8 @@ def _show(policy: str, drill: Drill, run_dir: Path | None) -> None:
     out = console()
     out.print(_healthy(drill.healthy))
     at, loss = drill.num_steps // 3, number(drill.healthy.clean.held_out)
-    out.print(text(f"{drill.num_steps} steps a run, faults from step {at} on; losses against the clean run's {loss}.", "dim"))
+    setting = f"{drill.num_steps} steps a run, faults from step {at} on; losses against the clean run's {loss}."
+    out.print(text(setting, style="dim"))
     out.print()
     out.print(_table(drill))
     _list(out, "Why it ended early", _endings(drill))
@@ -186,15 +187,16 @@ def _why_touched(healthy: Healthy) -> str:
 
 
 def _table(drill: Drill) -> Table:
+    found = ["on the step", *(struck.seen.found for struck in drill.struck)]
     result = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
     clean = drill.healthy.clean
-    result.add_column("\nfault", min_width=TITLE_WIDTH)
+    # Of a width of their own, so that only what the guard did is folded where the terminal is narrow.
+    result.add_column("\nfault", width=TITLE_WIDTH)
     result.add_column("loss\nwithout", justify="right", no_wrap=True)
-    result.add_column("\nfound", overflow="fold")
+    result.add_column("\nfound", overflow="fold", width=min(NAME_WIDTH, max(map(len, found), default=0)))
     result.add_column("\nthe guard did")
     result.add_column("loss\nwith it", justify="right", no_wrap=True)
     result.add_column("\nverdict", no_wrap=True)
-    keep_whole(result, 2, (struck.seen.found for struck in drill.struck))
     for struck in drill.struck:
         result.add_row(
             text(struck.title),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 
-LOST_FROM = 0.05  # a run this much above the clean one is lost: what is made good costs 3 % at most, what is not 15 %
+LOST_FROM = 0.08  # a run this much above the clean one is lost: what is made good costs 4 % at most, what is not 14 %
 
 Verdict = Literal["recovered", "stopped", "harmless", "not recovered", "not found", "made worse"]
 PASSED: tuple[Verdict, ...] = ("recovered", "stopped", "harmless")
