@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gradguard.drill.outcome import Drill, Healthy, Run, Struck, Verdict
 
 MIN_STEPS = 150  # in a shorter run the faults come before there is a past that they stand out from
+MAX_SEED = 2**32 - 1
 STYLES = {"recovered": "green", "stopped": "yellow", "harmless": "dim"}
 FAILED_STYLE = "bold red"
 TOLD: tuple[Verdict, ...] = ("recovered", "stopped", "not recovered", "not found", "made worse")
@@ -39,7 +40,7 @@ def drill(
         typer.Option(help=f"Only these kinds of fault, with commas between: {', '.join(k.name for k in KINDS)}."),
     ] = None,
     steps: Annotated[int, typer.Option(min=MIN_STEPS, help="Optimizer steps of each run.")] = 300,
-    seed: Annotated[int, typer.Option(help="Of weights, data and faults.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Of weights, data and faults.")] = 0,
     run_dir: Annotated[
         Path | None, typer.Option(help="Keep the records of the guarded runs here, a folder for each.")
     ] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
 
@@ -12,6 +13,7 @@ from gradguard.records import SEVERITIES, Finding, Intervention, Withheld
 
 
 NOTICE = "notify"  # it changes nothing, so it is no answer to a fault
+ENDING = "stop"  # after it nothing else counts
 
 
 def read_seen(record: Record, policy: Policy, at: int, before: Collection[tuple[str, int]] = ()) -> Seen:
@@ -64,6 +66,8 @@ def _main_first(done: Sequence[Intervention], policy: Policy) -> tuple[tuple[str
         names = [remedy.name for remedy in rungs[action.rung]] if action.rung < len(rungs) else []
         place = names.index(action.remedy) if action.remedy in names else len(names)
         rank[action.remedy] = min(rank.get(action.remedy, (0, place)), (-action.rung, place))
+    if ENDING in rank:
+        rank[ENDING] = (-sys.maxsize, 0)
     counts = Counter(action.remedy for action in done)
     return tuple((name, counts[name]) for name in sorted(counts, key=rank.__getitem__))
 
