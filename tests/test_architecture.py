@@ -207,6 +207,9 @@ FLOORS = (
         "report",
     },
     {
+        "drill",
+    },
+    {
         "cli",
     },
     {
@@ -427,6 +430,7 @@ COMMANDS = {
     "check": ["policy", "--json"],
     "compare": ["a", "b", "--rtol", "--name", "--json"],
     "demo": ["--steps", "--run-dir", "--seed"],
+    "drill": ["policy", "--only", "--steps", "--seed", "--run-dir", "--json"],
     "explain": ["name", "--json"],
     "export": ["run", "--to", "--output", "-o", "--table", "--every", "--name", "--force"],
     "init": ["path", "--force"],

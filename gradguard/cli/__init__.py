@@ -25,6 +25,7 @@ COMMANDS = {
     "init": "Write a commented policy file to start from.",
     "preflight": "Check a training before its first step.",
     "check": "Check a policy file and list every mistake with its line.",
+    "drill": "Strike a small training with every kind of fault under a policy.",
     "watch": "Watch a run as it goes on, or look at how it stands.",
     "audit": "Summarise a run: is it healthy, what was done, did it help.",
     "show": "Show all that is recorded about one step.",

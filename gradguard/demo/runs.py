@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 import gradguard
 from gradguard.demo.model import GPT
+from gradguard.demo.one_thread import one_thread
 from gradguard.demo.text import VOCABULARY, batches, load_tokens
 from gradguard.errors import TrainingStopped
 from gradguard.faults import Fault, Injected, Injector, inject
@@ -91,7 +92,7 @@ def train(
     stopped = ""
 
     guard = None if run_dir is None else gradguard.attach(model, optimizer, run_dir=run_dir)
-    with _one_thread(), inject(model, optimizer, faults, seed=seed) as injector, guard or nullcontext():
+    with one_thread(), inject(model, optimizer, faults, seed=seed) as injector, guard or nullcontext():
         try:
             for step in range(num_steps):
                 inputs, targets = next(loader)
@@ -113,17 +114,6 @@ def train(
         stopped=stopped,
         recorded_in=None if guard is None or guard.run_dir is None else Path(guard.run_dir),
     )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    # The tensors are so small that further threads mostly wait for each other, ten times longer on a busy machine.
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(num_threads)
 
 
 def _news(step: int, injector: Injector, guard: gradguard.Guard | None) -> list[str]:

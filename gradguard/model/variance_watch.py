@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -63,7 +64,8 @@ class VarianceWatch:
         """
         stats.variance_growth, stats.grown_variance = 1.0, ""
         self._latest = self._norms()
-        growth = self._latest / self._accepted.clip(min=SMALLEST)
+        with np.errstate(invalid="ignore"):  # what was infinite before and still is has no growth
+            growth = self._latest / self._accepted.clip(min=SMALLEST)
         place = int(growth.argmax())
         if growth[place] <= USUAL_GROWTH or not math.isfinite(growth[place]):
             return True

@@ -67,3 +67,12 @@ def test_layers_that_were_added_are_looked_at_after_reading_again():
 
 def test_a_model_without_running_statistics_has_none():
     assert len(VarianceWatch(nn.Linear(2, 2))) == 0
+
+
+def test_what_was_infinite_before_has_not_grown():
+    model = network()
+    watch = VarianceWatch(model)
+    model[0].running_var.data.fill_(torch.inf)
+    watch.look(StepStats(1))
+    watch.accept()
+    assert look(watch) == (1.0, "")
