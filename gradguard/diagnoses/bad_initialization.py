@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.probe_stats import Activations
 from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.records import MAX_NAMES, Finding
@@ -57,6 +57,7 @@ class BadInitialization(Diagnosis[InitState]):
     )
     source = "Glorot and Bengio 2010, He et al. 2015; TheDeepChecker (Ben Braiek and Khomh 2022) for the variance check"
     reads = frozenset({"activations"})
+    lasts = STAYS
     precedence = 12
 
     max_growth: float = Field(default=1e2, gt=1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.probe_stats import Activations, InputStats
 from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.records import Finding, Severity
@@ -57,6 +57,7 @@ class BadInputs(Diagnosis[InputState]):
     )
     source = "LeCun et al. 1998 (Efficient BackProp, section 4.3); limits of TheDeepChecker and UMLAUT, widened"
     reads = frozenset({"activations"})
+    lasts = STAYS
     precedence = 10
 
     max_std: float = Field(default=20.0, gt=0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.probe_stats import OutputStats
 from gradguard.evidence.progress import WINDOW, share_left
 from gradguard.evidence.stats import ParameterTable, StepStats
@@ -66,6 +66,7 @@ class CollapsedOutput(Diagnosis[CollapseState]):
         "bad_initialization",
         "bad_inputs",
     )
+    lasts = STAYS
     reads = frozenset({"activations"})
     precedence = 70
 

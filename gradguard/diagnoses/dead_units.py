@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.probe_stats import Activations, OutputStats
 from gradguard.evidence.progress import WINDOW, has_learned, share_left
 from gradguard.evidence.stats import ParameterTable, StepStats
@@ -79,6 +79,7 @@ class DeadUnits(Diagnosis[DeadState]):
         "bad_inputs",
         "stale_gradients",
     )
+    lasts = STAYS
     reads = frozenset({"activations"})
     precedence = 30
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.progress import WINDOW, share_left
 from gradguard.evidence.stats import FloatArray, ParameterTable, StepStats
 from gradguard.records import MAX_NAMES, Finding
@@ -49,6 +49,7 @@ class ExcessWeightDecay(Diagnosis[DecayState]):
     )
     cure = "Lower the weight decay: 1e-4 (SGD) and 0.01 to 0.1 (AdamW) are usual."
     source = "Loshchilov and Hutter 2019 (decoupled decay); usual shares are 1e-6 to 1e-4, for grokking 1e-3"
+    lasts = STAYS
     precedence = 11
 
     max_shrinkage: float = Field(default=0.01, gt=0, lt=1)

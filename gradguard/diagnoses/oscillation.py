@@ -10,7 +10,7 @@ from statistics import fmean, median_low
 import numpy as np
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.running import MAD_TO_SIGMA
 from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.evidence.trigger import Calm
@@ -64,6 +64,7 @@ class Oscillation(Diagnosis[OscillationState]):
     cure = "Lower the learning rate by 3 to 10, enlarge the batch or accumulate gradients over several, lower momentum."
     source = "AUTOTRAINER (Zhang et al. 2021) names the failure; amplitudes measured on healthy and failing set-ups"
     follows = ("exploding_gradient", "divergence", "update_ratio", "bad_inputs")
+    lasts = STAYS
     reads = frozenset({"updates"})
     precedence = 60
 

@@ -10,7 +10,7 @@ from statistics import median_low
 import numpy as np
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.rank_test import rank_p_value
 from gradguard.evidence.running import MAD_TO_SIGMA
 from gradguard.evidence.stats import ParameterTable, StepStats
@@ -101,6 +101,7 @@ class Plateau(Diagnosis[PlateauState]):
         "bad_inputs",
         "frozen_parameters",
     )
+    lasts = STAYS
     reads = frozenset({"activations"})
     precedence = 65
 

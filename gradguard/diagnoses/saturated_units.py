@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.probe_stats import Activations
 from gradguard.evidence.progress import WINDOW, has_learned, share_left
 from gradguard.evidence.stats import ParameterTable, StepStats
@@ -48,6 +48,7 @@ class SaturatedUnits(Diagnosis[SaturatedState]):
     )
     source = "Glorot and Bengio 2010; healthy set-ups stay below 0.02, failing ones exceed 0.94"
     follows = ("exploding_gradient", "divergence", "loss_spike", "update_spike", "bad_inputs", "bad_initialization")
+    lasts = STAYS
     reads = frozenset({"activations"})
     precedence = 40
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.probe_stats import Activations, Updates
 from gradguard.evidence.progress import WINDOW, has_learned, share_left
 from gradguard.evidence.stats import ParameterTable, StepStats
@@ -85,6 +85,7 @@ class UpdateRatio(Diagnosis[RatioState]):
         "saturated_units",
         "vanishing_gradient",
     )
+    lasts = STAYS
     reads = frozenset({"updates", "activations"})
     precedence = 45
 

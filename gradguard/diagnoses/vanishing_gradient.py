@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.stats import ABSENT, ParameterTable, StepStats
 from gradguard.evidence.trigger import Calm
 from gradguard.records import MAX_NAMES, Finding
@@ -61,6 +61,7 @@ class VanishingGradient(Diagnosis[VanishingState]):
     )
     source = "Glorot and Bengio 2010; limits: healthy set-ups S <= 57, rho >= 0.046, failing S >= 2.6e4, rho <= 1e-4"
     follows = ("bad_initialization", "exploding_gradient", "saturated_units")
+    lasts = STAYS
     precedence = 35
 
     max_spread: float = Field(default=1e3, gt=1)

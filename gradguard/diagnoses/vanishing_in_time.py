@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.progress import WINDOW, share_left
 from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.records import MAX_NAMES, Finding, Severity
@@ -48,6 +48,7 @@ class VanishingInTime(Diagnosis[InTimeState]):
     )
     source = "Bengio et al. 1994, Pascanu et al. 2013"
     reads = frozenset({"activations"})
+    lasts = STAYS
     precedence = 36
 
     min_first_to_last: float = Field(default=1e-3, gt=0, lt=1)
