@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from gradguard.audit.efficacy import ENDS, TELLS
 from gradguard.audit.read import read_run
+from gradguard.audit.responses import ENDS, TELLS
 from gradguard.audit.step import ParameterNorms, StepReport, StepRow, describe_step
 from gradguard.cli.render import REASONS as WITHHELD
 from gradguard.cli.render import console, facts, number, table, text

@@ -14,6 +14,7 @@ from pydantic import Field
 from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.probe_stats import Activations
 from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.printable import short
 from gradguard.records import MAX_NAMES, Finding
 
 
@@ -119,7 +120,7 @@ class BadInitialization(Diagnosis[InitState]):
         if abs(growth) > math.log(self.max_growth):
             value = math.exp(min(growth, 700.0))
             way = "blows up" if growth > 0 else "dies"
-            message = f"The signal {way} on its way: {value:.1g} of its size is left after {len(names)} layers."
+            message = f"The signal {way} on its way: {short(value, 1)} of its size is left after {len(names)} layers."
             return self._finding(stats, names, "growth of the activations", value, self.max_growth, message)
         return None
 

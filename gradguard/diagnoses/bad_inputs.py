@@ -11,6 +11,7 @@ from pydantic import Field
 from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.probe_stats import Activations, InputStats
 from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.printable import short
 from gradguard.records import Finding, Severity
 
 
@@ -109,8 +110,8 @@ class BadInputs(Diagnosis[InputState]):
             value=value,
             threshold=threshold,
             message=(
-                f"Input {given.name!r} is {what}: mean {given.mean:.3g}, standard deviation {given.std:.3g}, up to "
-                f"{given.largest:.3g}; about 0 and 1 are what layers are made for."
+                f"Input {given.name!r} is {what}: mean {short(given.mean)}, standard deviation {short(given.std)}, "
+                f"up to {short(given.largest)}; about 0 and 1 are what layers are made for."
             ),
             advice=self.cure,
             evidence={"mean": given.mean, "std": given.std, "largest": given.largest},

@@ -13,6 +13,7 @@ from pydantic import Field
 from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.progress import WINDOW, share_left
 from gradguard.evidence.stats import FloatArray, ParameterTable, StepStats
+from gradguard.printable import short
 from gradguard.records import MAX_NAMES, Finding
 
 
@@ -88,8 +89,8 @@ class ExcessWeightDecay(Diagnosis[DecayState]):
             parameters=tuple(names[:MAX_NAMES]),
             num_parameters=len(names),
             message=(
-                f"Weight decay takes {share:.2g} of the weights per step: {left:.0%} of them are left, and the loss "
-                "has not moved."
+                f"Weight decay takes {short(share, 2)} of the weights per step: {left:.0%} of them are left, and "
+                "the loss has not moved."
             ),
             advice=self.cure,
             evidence={"left": left, "loss_left": share_left(stats)},

@@ -14,6 +14,7 @@ from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.running import MAD_TO_SIGMA
 from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.evidence.trigger import Calm
+from gradguard.printable import short
 from gradguard.records import Finding, Severity
 
 
@@ -126,9 +127,8 @@ class Oscillation(Diagnosis[OscillationState]):
             return None
         is_lost = mean > LOST * initial and float(np.quantile(losses, 0.9)) > OUTBURST * initial
         severity: Severity = "warn" if is_lost else "info"
-        message = (
-            f"The loss jumps by {noise:.3g} from step to step, {noise / initial:.0%} of its start, and does not fall."
-        )
+        share = noise / initial
+        message = f"The loss jumps by {short(noise)} from step to step, {share:.0%} of its start, and does not fall."
         return self._finding(state, stats, "loss", severity, "noise of the loss", noise, self.noise * initial, message)
 
     def _finding(

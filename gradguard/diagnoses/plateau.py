@@ -196,7 +196,7 @@ class Plateau(Diagnosis[PlateauState]):
         told = {
             "stuck at the start": f"The loss never left its start: {short(level)} after {state.num_losses} losses.",
             "stuck at chance": f"The loss is {short(level)}, that of guessing among {state.num_outputs} classes.",
-            "hardly moved": f"The loss has hardly moved from {stats.initial_loss:.4g} to {level:.4g}.",
+            "hardly moved": f"The loss has hardly moved from {short(stats.initial_loss, 4)} to {short(level, 4)}.",
             "plateau": f"The loss has stopped to fall at {short(level)}.",
         }
         return Finding(

@@ -14,6 +14,7 @@ from pydantic import Field
 from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.stats import ABSENT, ParameterTable, StepStats
 from gradguard.evidence.trigger import Calm
+from gradguard.printable import short
 from gradguard.records import MAX_NAMES, Finding
 
 
@@ -126,7 +127,7 @@ class VanishingGradient(Diagnosis[VanishingState]):
             window=CHECKS * STRIDE,
             parameters=tuple(names[:MAX_NAMES]),
             num_parameters=len(names),
-            message=f"{first} gets {ratio:.1g} of the last layer's gradient: the first layers hardly learn.",
+            message=f"{first} gets {short(ratio, 1)} of the last layer's gradient: the first layers hardly learn.",
             advice=self.cure,
             evidence={"spread": spread, "max_spread": self.max_spread},
             indices=tuple(int(i) for i in weakest[: len(names)]),

@@ -16,7 +16,9 @@ LEAST = 3  # losses from which a level can be told
 SMALL = 0.05  # a rise by this share of the loss is none: what a restored state or a changed step costs for a while
 ERRORS = 3.0  # standard errors of the difference of two medians that chance explains
 WORSE = 4.0  # times the rise that chance explains: from there on the run is worse off
-FEW = 0.1  # share of the steps: what comes back on no more of them is a bad batch now and then, and was dealt with
+FEW = (
+    0.2  # share of the steps: what comes back on no more of them (a short last batch in epochs of five) is passed over
+)
 FALL = 0.5  # a loss that fell below this share of what it was fell, however noisy it had been
 MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, sqrt(pi / 2), for a normal distribution
 WORDS: dict[Verdict, str] = {"helped": "helped", "no_effect": "no effect", "worse": "worse", "unknown": "not known"}
@@ -76,7 +78,7 @@ def judge(before: Level, after: Level, recurrences: int, horizon: int) -> tuple[
     """Return the verdict on an intervention, and one sentence.
 
     "worse": the loss rose by more than four times what its usual noise explains. "helped": the loss is where it was, or
-    lower, and what was found did not come back, or on one step in ten at most; or it fell by more than noise although
+    lower, and what was found did not come back, or on one step in five at most; or it fell by more than noise although
     it came back. "no_effect": neither. "unknown": there is nothing to tell it by.
 
     Args:

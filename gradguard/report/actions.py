@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradguard.audit.efficacy import ENDS, TELLS
 from gradguard.audit.read import Run
+from gradguard.audit.responses import ENDS, TELLS
 from gradguard.printable import printable
 from gradguard.record.encode import to_json
 from gradguard.records import Finding, Intervention, Number, Outcome, Withheld

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from gradguard.audit.efficacy import TELLS
 from gradguard.audit.headline import plural
+from gradguard.audit.responses import TELLS
 from gradguard.audit.summary import Summary
 from gradguard.printable import printable
 from gradguard.report.episodes import Episode

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradguard.audit.efficacy import ENDS, TELLS
 from gradguard.audit.headline import plural
 from gradguard.audit.read import Run
+from gradguard.audit.responses import ENDS, TELLS
 from gradguard.printable import printable
 from gradguard.records import Intervention, Outcome
 from gradguard.report.episodes import Episode

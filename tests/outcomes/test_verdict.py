@@ -50,7 +50,7 @@ def test_the_verdict_follows_from_the_losses_and_the_recurrences(before, after, 
 
 
 def test_what_comes_back_now_and_then_is_borne_and_what_stays_is_not():
-    """A bad batch in ten is passed over and the rest is learnt from; what comes back every third step is not cured."""
+    """A bad batch in five is passed over and the rest is learnt from; what comes back every third step is not cured."""
     assert verdict(1.0, 1.0, recurrences=1) == "helped"
     assert verdict(1.0, 1.0, recurrences=int(FEW * 50)) == "helped"
     assert verdict(1.0, 1.0, recurrences=int(FEW * 50) + 1) == "no_effect"
