@@ -176,6 +176,8 @@ def _tell(guard: Guard, model: nn.Module, monitor: Monitor, name: str | None) ->
 
 
 def _size(num_bytes: int) -> str:
+    if num_bytes < 1000:
+        return f"{num_bytes} bytes"
     unit, name = (1e9, "GB") if num_bytes >= 1e9 else (1e6, "MB") if num_bytes >= 1e6 else (1e3, "kB")
     return f"{num_bytes / unit:.3g} {name}"
 

@@ -279,7 +279,8 @@ class Guard:
         except Exception as error:
             self._fault("the last look at the run", error)
         steps = self._pipeline.step
-        self._recorder.write(Event(step=max(0, steps - 1), event=status, message=_ended(status, steps)))
+        message = f"{status} after {steps:,} step{'s' * (steps != 1)}" if steps else f"{status}: no step was taken"
+        self._recorder.write(Event(step=max(0, steps - 1), event=status, message=message))
         self._recorder.finish(status)
         self._finalizer.detach()
 
@@ -294,9 +295,3 @@ class Guard:
 
     def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
         self.close(status="closed" if kind is None else "failed")
-
-
-def _ended(status: str, steps: int) -> str:
-    if not steps:
-        return f"{status}: no step was taken"
-    return f"{status} after {steps:,} step{'' if steps == 1 else 's'}"

@@ -50,7 +50,7 @@ def ending(statistics: Columns, events: Sequence[Response], status: str) -> Endi
     flags, loss = statistics["flags"], statistics["loss"]
     acts = [event for event in events if event.acts]
     stops = [event for event in acts if ENDS in event.remedies]
-    num_bad = _bad_at_end(flags, loss)
+    num_bad = bad_at_end(flags, loss)
     bad = short(float(loss[-1])) if num_bad else ""
     losses = f"the last {num_bad:,} losses are {bad}" if num_bad > 1 else f"the last loss is {bad}"
     lost = (flags & Flag.SKIPPED_BY_GUARD) != 0
@@ -68,10 +68,10 @@ def ending(statistics: Columns, events: Sequence[Response], status: str) -> Endi
         return Ending(kind="not_cured", reason=thrown + late)
     if not acts:
         return Ending(kind="untouched" if len(lost) else "empty")
-    return _by_outcomes(acts)
+    return by_outcomes(acts)
 
 
-def _bad_at_end(flags: npt.NDArray[np.uint8], loss: npt.NDArray[np.float64]) -> int:
+def bad_at_end(flags: npt.NDArray[np.uint8], loss: npt.NDArray[np.float64]) -> int:
     """Return how many steps in a row at the end had a loss that is not finite; what was not observed is none."""
     noticed = (flags & (Flag.FINDING | Flag.SKIPPED_BY_GUARD)) != 0
     is_bad = ~np.isfinite(loss) & (noticed | np.isinf(loss)) & np.isfinite(loss).any()
@@ -79,14 +79,14 @@ def _bad_at_end(flags: npt.NDArray[np.uint8], loss: npt.NDArray[np.float64]) -> 
     return len(loss) - (int(good[-1]) + 1 if len(good) else 0)
 
 
-def _by_outcomes(acts: Sequence[Response]) -> Ending:
+def by_outcomes(acts: Sequence[Response]) -> Ending:
     """Return what the last judgements say of everything that was found."""
     last: dict[str, Response] = {}
     for event in acts:
         if event.verdict not in (None, "unknown"):
             last[event.diagnosis] = event
     if not last:
-        return Ending(kind="unknown", reason=_why_unknown(acts))
+        return Ending(kind="unknown", reason=why_unknown(acts))
     found = list(dict.fromkeys(event.diagnosis for event in acts))
     cured = [name for name in found if name in last and last[name].verdict == "helped"]
     failed = [name for name in last if last[name].verdict != "helped"]
@@ -100,7 +100,7 @@ def _by_outcomes(acts: Sequence[Response]) -> Ending:
         return Ending(kind="partly", reason=f"{_all(cured)} passed, but {reason}")
     if open_ones:
         what = f"{spoken(open_ones[-1].diagnosis)} at step {open_ones[-1].step:,}"
-        return Ending(kind="so_far", reason=f"all but the last, {what}: {_why_unknown(open_ones)}")
+        return Ending(kind="so_far", reason=f"all but the last, {what}: {why_unknown(open_ones)}")
     quiet = f"nothing came back after step {acts[-1].step:,}"
     num_helped = sum(event.verdict == "helped" for event in acts)
     if num_helped == len(acts) > 1:
@@ -113,7 +113,7 @@ def _is_last_word(event: Response, last: Mapping[str, Response]) -> bool:
     return event.diagnosis not in last or last[event.diagnosis].step < event.step
 
 
-def _why_unknown(events: Sequence[Response]) -> str:
+def why_unknown(events: Sequence[Response]) -> str:
     """Return why events have no verdict."""
     outcomes = [event.outcome for event in events if event.outcome is not None]
     if not outcomes:

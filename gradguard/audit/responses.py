@@ -33,8 +33,8 @@ class Response(NamedTuple):
 
     @property
     def acts(self) -> bool:
-        """Whether anything was changed."""
-        return self.remedies[0] != TELLS
+        """Whether anything was changed because of what was found; routine is no event."""
+        return self.remedies[0] != TELLS and self.records[0].finding is not None
 
     @property
     def outcome(self) -> Outcome | None:
