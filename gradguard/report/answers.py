@@ -37,13 +37,12 @@ def answers(summary: Summary, found: Sequence[Episode], told: Sequence[dict[str,
 def _healthy(summary: Summary) -> list[dict[str, str]]:
     minor = summary.severities.get("info", 0)
     notes = f", {plural(minor, 'minor note')}" if minor else ""
-    blind = "" if summary.loss.first is not None else "in the gradients; no loss was handed over"
     went = _capital(loss_words(summary).rstrip(".")) or "No loss was observed"
-    watched = f"{plural(summary.num_steps, 'step')} watched{notes}"
+    broke = _answer("What broke?", "Nothing", f"{plural(summary.num_steps, 'step')} watched{notes}", "good")
+    if summary.loss.first is None:
+        broke = _answer("What broke?", "Nothing was found", "in the gradients; no loss was handed over", "open")
     return [
-        _answer(
-            "What broke?", "Nothing was found" if blind else "Nothing", blind or watched, "open" if blind else "good"
-        ),
+        broke,
         _answer("Where?", "Nowhere", "no layer stood out", "good"),
         _answer("What did the guard do?", "It left the run alone", "bit for bit as without it", "calm"),
         _answer("How did it go?", went, _ending(summary), "calm"),
