@@ -18,6 +18,16 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
+def layer_name(name: str) -> str:
+    """Return the name of a module or parameter as it can stand in a sentence: a bare number is no word.
+
+    Example:
+        >>> layer_name("h.0.attn"), layer_name("8"), layer_name("0.1"), layer_name("fc1")
+        ('h.0.attn', "layer '8'", "layer '0.1'", 'fc1')
+    """
+    return name if any(char.isalpha() for char in name) else f"layer {name!r}"
+
+
 def short(value: float, digits: int = 3) -> str:
     """Return a number as a person reads it: few digits, an integer in full, a power of ten only where it must be.
 

@@ -100,7 +100,7 @@ def by_outcomes(acts: Sequence[Response]) -> Ending:
         return Ending(kind="partly", reason=f"{_all(cured)} passed, but {reason}")
     if open_ones:
         what = f"{spoken(open_ones[-1].diagnosis)} at step {open_ones[-1].step:,}"
-        return Ending(kind="so_far", reason=f"all but the last, {what}: {why_unknown(open_ones)}")
+        return Ending(kind="so_far", reason=f"all but the last ({what}): {why_unknown(open_ones)}")
     quiet = f"nothing came back after step {acts[-1].step:,}"
     num_helped = sum(event.verdict == "helped" for event in acts)
     if num_helped == len(acts) > 1:

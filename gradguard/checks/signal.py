@@ -8,6 +8,7 @@ from gradguard.checklist.facts import Facts
 from gradguard.checklist.finding import PreflightFinding, at_most
 from gradguard.evidence.signal_trend import change_per_layer
 from gradguard.evidence.weight_scale import he_std
+from gradguard.printable import layer_name
 
 
 def check(facts: Facts) -> Iterator[PreflightFinding]:
@@ -23,13 +24,16 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
     middle = by_name.get(layers[len(layers) // 2].parameter)
     weights = ""
     if middle is not None:
-        weights = f" {middle.layer} has weights of {middle.std:.2g}; He's rule gives {he_std(middle.fan_in):.2g}."
+        weights = (
+            f" {layer_name(middle.layer)} has weights of {middle.std:.2g}; He's rule gives {he_std(middle.fan_in):.2g}."
+        )
     what = "shrinks" if factor < 1 else "grows"
     yield PreflightFinding(
         severity="critical" if factor > 1 else "warn",
         message=(
             f"The signal {what} by a factor of {1 / factor if factor < 1 else factor:.3g} a layer: samples differ by "
-            f"{first.spread:.2g} behind {first.name} and by {last.spread:.2g} behind {last.name}.{weights}"
+            f"{first.spread:.2g} behind {layer_name(first.name)} "
+            f"and by {last.spread:.2g} behind {layer_name(last.name)}.{weights}"
         ),
         cure=(
             "initialise by fan-in (He for ReLU, Xavier for tanh), add normalisation layers or residual connections"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gradguard.checklist.facts import Facts
 from gradguard.checklist.finding import PreflightFinding, at_most, few
 from gradguard.evidence.weight_scale import MAX_RATIO, MIN_RATIO, he_std, is_unusual, scale_ratio
+from gradguard.printable import layer_name
 
 
 def check(facts: Facts) -> Iterator[PreflightFinding]:
@@ -21,7 +22,8 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
             severity="info",
             message=(
                 f"The weights of {few([p.layer for p in odd])} are outside of {MIN_RATIO:g} to {MAX_RATIO:g} times "
-                f"He's scale: {worst.layer} has {worst.std:.2g} where He's rule gives {he_std(worst.fan_in):.2g}."
+                f"He's scale: {layer_name(worst.layer)} has {worst.std:.2g} "
+                f"where He's rule gives {he_std(worst.fan_in):.2g}."
             ),
             cure="fine when meant (SIREN, small heads, a normalisation behind it); otherwise nn.init.kaiming_normal_",
             layers=at_most([p.name for p in odd]),

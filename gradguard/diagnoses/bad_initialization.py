@@ -14,7 +14,7 @@ from pydantic import Field
 from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.probe_stats import Activations
 from gradguard.evidence.stats import ParameterTable, StepStats
-from gradguard.printable import short
+from gradguard.printable import layer_name, short
 from gradguard.records import MAX_NAMES, Finding
 
 
@@ -99,7 +99,7 @@ class BadInitialization(Diagnosis[InitState]):
             threshold=EQUAL,
             parameters=tuple(names[:MAX_NAMES]),
             num_parameters=len(names),
-            message=f"{names[0]} {what}.",
+            message=f"{layer_name(names[0])} {what}.",
             advice=self.cure,
             evidence={"matrices": len(rows)},
             indices=tuple(int(row) for row in bad),
@@ -114,7 +114,9 @@ class BadInitialization(Diagnosis[InitState]):
         if full:
             names = [seen.names[place] for place in full]
             value = float(seen.saturated[full[0]])
-            message = f"{value:.0%} of what {names[0]} gives is at the limits of its activation from the start."
+            message = (
+                f"{value:.0%} of what {layer_name(names[0])} gives is at the limits of its activation from the start."
+            )
             return self._finding(stats, names, "share of saturated entries", value, SATURATED, message)
         growth, names = _growth(seen)
         if abs(growth) > math.log(self.max_growth):

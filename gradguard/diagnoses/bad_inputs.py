@@ -125,6 +125,7 @@ class BadInputs(Diagnosis[InputState]):
         return True
 
     def _nonfinite(self, stats: StepStats, given: InputStats, is_hurt: bool) -> Finding:
+        entries = "a NaN or infinite entry" if given.nonfinite == 1 else f"{given.nonfinite:,} NaN or infinite entries"
         taken = "" if is_hurt else " The loss and the gradients are finite all the same."
         return Finding(
             diagnosis=self.name,
@@ -133,7 +134,7 @@ class BadInputs(Diagnosis[InputState]):
             statistic="NaN or infinite entries",
             value=given.nonfinite,
             threshold=0,
-            message=f"Input {given.name!r} holds {given.nonfinite} NaN or infinite entries.{taken}",
+            message=f"Input {given.name!r} holds {entries}.{taken}",
             advice="Look for the samples with NaN or infinite values, and drop them or fill them in.",
             evidence={"shape": str(given.shape)},
         )

@@ -1,4 +1,4 @@
-"""A loss that has stopped to fall: at the start already, on the way, or because the goal is reached."""
+"""A loss that has stopped falling: at the start already, on the way, or because the goal is reached."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class Plateau(Diagnosis[PlateauState]):
             "stuck at the start": f"The loss never left its start: {short(level)} after {state.num_losses} losses.",
             "stuck at chance": f"The loss is {short(level)}, that of guessing among {state.num_outputs} classes.",
             "hardly moved": f"The loss has hardly moved from {short(stats.initial_loss, 4)} to {short(level, 4)}.",
-            "plateau": f"The loss has stopped to fall at {short(level)}.",
+            "plateau": f"The loss has stopped falling at {short(level)}.",
         }
         return Finding(
             diagnosis=self.name,
