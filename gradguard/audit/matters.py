@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gradguard.audit.advice import advice
+from gradguard.audit.ending import STRETCH
 from gradguard.audit.rate_jump import rate_jump
 from gradguard.records import SEVERITIES, Finding, Frozen, Severity
 
@@ -21,6 +22,7 @@ class Matter(Frozen):
         count: steps at which it was found at severity "warn" or above.
         first_step: the first of them.
         last_step: the last.
+        spans: (first, last) steps of each time that it went on, with no more than `STRETCH` steps between findings.
         where: the layers that were named first, the worst first; empty for the run as a whole.
         more: how many were concerned beside these.
         message: what the first finding says.
@@ -32,6 +34,7 @@ class Matter(Frozen):
     count: int
     first_step: int
     last_step: int
+    spans: tuple[tuple[int, int], ...] = ()
     where: tuple[str, ...] = ()
     more: int = 0
     message: str = ""
@@ -67,8 +70,25 @@ def _matter(members: Sequence[Finding], statistics: Mapping[str, npt.NDArray[np.
         count=len({finding.step for finding in members}),
         first_step=first.step,
         last_step=members[-1].step,
+        spans=_spans([finding.step for finding in members]),
         where=where,
         more=max(0, max(named.num_parameters, len(named.parameters)) - len(where)),
         message=first.message,
         advice=advice(advised, rate_jump(steps, rates, first.step)),
     )
+
+
+def _spans(steps: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return steps that are near each other as (first, last).
+
+    Example:
+        >>> _spans([225, 337, 338, 345])
+        ((225, 225), (337, 345))
+    """
+    spans: list[tuple[int, int]] = []
+    for step in sorted(steps):
+        if spans and step - spans[-1][1] <= STRETCH:
+            spans[-1] = (spans[-1][0], step)
+        else:
+            spans.append((step, step))
+    return tuple(spans)

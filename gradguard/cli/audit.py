@@ -26,6 +26,7 @@ from gradguard.records import SEVERITIES
 
 
 MAX_PROBLEMS = 10
+MAX_SPANS = 5  # of the times that something went on
 MAX_GROUPS = 40  # rows of one table
 USUAL = ("attached", "closed", "stopped", "failed", "state_kept")  # events that are told in other rows
 COUNTS = ["helped", "no\neffect", "worse", "not\nknown"]
@@ -136,7 +137,9 @@ def _matter(matter: Matter) -> Group:
     """Return what was found, what it means, and what a person can do."""
     at = f"step {matter.first_step:,}"
     if matter.last_step != matter.first_step:
-        at = f"{matter.count:,} of the steps {steps(matter.first_step, matter.last_step)}"
+        named = ", ".join(steps(*span) for span in matter.spans[:MAX_SPANS])
+        left = len(matter.spans) - MAX_SPANS
+        at = f"{times(matter.count)}, steps {named}" + (f" and {left:,} more" if left > 0 else "")
     where = f", in {', '.join(matter.where)}" if matter.where else ""
     more = f" and {matter.more:,} more" if matter.more else ""
     head = text(matter.diagnosis, style="bold").append_text(text(f" ({matter.severity}), {at}{where}{more}"))

@@ -91,7 +91,8 @@ def _judged(acts: Sequence[Response]) -> dict[str, str]:
         return {"tone": tone, "text": f"It {words}, {times(len(judged))}. The last:{printable(reason)}"}
     parts = [f"{count:,} {VERDICTS[name][0]}" for name, count in counts.items() if count]
     told = f"In the end {printable(last.remedies[0])} {words}; of {len(judged):,} times {', '.join(parts)}."
-    is_mixed = tone == "good" and counts["no_effect"] + counts["worse"] > counts["helped"] and len(acts) > len(judged)
+    # What helped last may be the weaker remedy, after a stronger one: then it is not over for sure.
+    is_mixed = tone == "good" and any(event.records[0].rung > last.records[0].rung for event in judged)
     return {"tone": "mixed" if is_mixed else tone, "text": f"{told}{printable(reason)}"}
 
 
