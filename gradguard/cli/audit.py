@@ -123,7 +123,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
             f"{summary.severities[name]:,} {name}" for name in SEVERITIES[::-1] if name in summary.severities
         )
         rows.append(("findings", f"{kinds}; at {plural(summary.num_steps_found, 'step')}"))
-    if len(summary.story) > 1:
+    if any(chapter.follows for chapter in summary.story):
         rows.append(("story", story_line(summary)))
     if summary.num_stale:
         rows.append(("stale", f"{plural(summary.num_stale, 'step')} with gradients left over from the step before"))
