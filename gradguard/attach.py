@@ -166,16 +166,18 @@ def _tell(guard: Guard, model: nn.Module, monitor: Monitor, name: str | None) ->
     if guard.directory is None and is_main_rank():
         notes.append("no run_dir: the record is kept in memory only")
     watched = f"{len(monitor.table)} parameter tensors" + (f" of {name!r}" if name else "")
-    acts = "acts" if policy.mode == "enforce" else "changes nothing"
+    acts = "acts" if policy.mode == "enforce" else "changes nothing (mode: observe)"
     # The journal's chain covers this event, and with it the policy that run.json shows.
     sealed = {"policy_sha256": guard.directory.info["policy_sha256"]} if guard.directory is not None else {}
-    message = f"gradguard watches {watched} by {len(policy.rules)} rules and {acts} (mode: {policy.mode})"
+    message = f"gradguard watches {watched} by {len(policy.rules)} rules and {acts}"
     guard.announce(Event(event="attached", message="; ".join([message, *notes]), data={"notes": notes, **sealed}))
     if guard.directory is not None:
         logger.info("{}", printable(f"the record goes to {guard.run_dir}"))
 
 
 def _size(num_bytes: int) -> str:
+    if num_bytes < 1000:
+        return f"{num_bytes} bytes"
     unit, name = (1e9, "GB") if num_bytes >= 1e9 else (1e6, "MB") if num_bytes >= 1e6 else (1e3, "kB")
     return f"{num_bytes / unit:.3g} {name}"
 

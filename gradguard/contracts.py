@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from gradguard.limits.tracked import TrackedLimit
 
 S = TypeVar("S")
+PASSES = 50  # steps after which what was found at one step is over: so long an intervention takes to be judged
+STAYS = 1000  # likewise of a state that stays as it is until somebody changes it
 
 
 class Unavailable(GradguardError):
@@ -47,6 +49,8 @@ class Diagnosis(Component, Generic[S]):
         sees_scaler_skips: also asked on steps that GradScaler is about to skip; others then rest.
         is_foreseeable: `triggers` tells beforehand on what it will fire, so that the device can act without the host.
         follows: names of the diagnoses that it may be a consequence of.
+        lasts: steps after it was found last for which it may still be the cause of something else; few for what is over
+            with its step, many for a state that goes on and is told once.
         precedence: of several that fire in one step the lowest is told first: what is broken before what follows.
         reads: what is to be sampled for it beside the gradients: "activations", "updates".
     """
@@ -54,6 +58,7 @@ class Diagnosis(Component, Generic[S]):
     sees_scaler_skips: ClassVar[bool] = False
     is_foreseeable: ClassVar[bool] = False
     follows: ClassVar[tuple[str, ...]] = ()
+    lasts: ClassVar[int] = PASSES
     precedence: ClassVar[int] = 50
     reads: ClassVar[frozenset[str]] = frozenset()
 

@@ -279,7 +279,8 @@ class Guard:
         except Exception as error:
             self._fault("the last look at the run", error)
         steps = self._pipeline.step
-        self._recorder.write(Event(step=max(0, steps - 1), event=status, message=f"{status} after {steps} steps"))
+        message = f"{status} after {steps:,} step{'s' * (steps != 1)}" if steps else f"{status}: no step was taken"
+        self._recorder.write(Event(step=max(0, steps - 1), event=status, message=message))
         self._recorder.finish(status)
         self._finalizer.detach()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradguard.audit.responses import ENDS, TELLS, responses
 from gradguard.outcomes.verdict import Level, judge, outcome
 from gradguard.record.statistics import Flag
 from gradguard.records import Finding, Frozen, Outcome, Verdict
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
     from gradguard.audit.read import Run
 
 LEFT_ALONE = ("dry_run", "cooldown", "budget", "unavailable", "failed")  # reasons for which a finding has no remedy
-TELLS, ENDS = "notify", "stop"  # remedies that have no outcome
 HORIZON = 50  # steps, where a record does not say
 MAX_HORIZON = 2**31
 
 
 class Efficacy(Frozen):
-    """One remedy against one diagnosis.
+    """What was done together against one diagnosis.
 
     Args:
         diagnosis: what was found.
-        remedy: what was done; "" for findings that were left alone, which tell what passes by itself.
+        remedy: what was done, "rollback + scale_lr" when it was done together; "" for findings that were left alone,
+            which tell what passes by itself.
         count: how often.
         helped: how many were judged so; likewise the next three.
         no_effect: see `judge`.
@@ -59,9 +60,10 @@ def efficacy(run: Run) -> tuple[Efficacy, ...]:
     """
     losses = _Losses(run)
     done: dict[tuple[str, str], list[Outcome | None]] = {}
-    for record in run.interventions:
-        if record.remedy not in (TELLS, ENDS) and record.finding is not None:
-            done.setdefault((record.diagnosis, record.remedy), []).append(record.outcome)
+    for event in responses(record for record in run.interventions if record.finding is not None):
+        remedies = " + ".join(name for name in event.remedies if name not in (TELLS, ENDS))
+        if remedies:
+            done.setdefault((event.diagnosis, remedies), []).append(event.outcome)
     left: dict[tuple[str, str], list[Outcome | None]] = {}
     for finding in _left_alone(run):
         left.setdefault((finding.diagnosis, ""), []).append(losses.judge(finding))

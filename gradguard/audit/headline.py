@@ -1,30 +1,41 @@
-"""The first words of an audit: is the run healthy, what happened, did it help."""
+"""The first words of an audit: was the run healthy or cured, what happened, what is still changed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gradguard.audit.lasting import FOR_GOOD
+from gradguard.audit.responses import TELLS
+from gradguard.audit.spoken import counted, spoken, times
 from gradguard.printable import short
 
 
 if TYPE_CHECKING:
     from gradguard.audit.summary import Summary
 
-TELLS = "notify"  # the remedy that changes nothing
 JUDGED_LOSSES = 50  # observed losses from which a loss that ended high is worth a word
+ABSURD = 1000.0  # times the loss at the end: a loss that starts there was never a sound one
 ENDINGS = {
     "closed": "",
     "running": " It is still running.",
     "interrupted": " It was interrupted: the process died without closing the guard.",
-    "stopped": " The policy stopped it.",
     "failed": " It ended with an error.",
+}
+VERDICTS = {
+    "cured": "Cured",
+    "so_far": "Helped as far as it could be judged",
+    "partly": "Cured in part",
+    "not_cured": "Not cured",
+    "stopped": "Not cured",
+    "unknown": "Not known whether it helped",
 }
 
 
 def headline(summary: Summary) -> str:
     """Return a few sentences that a newcomer understands."""
-    parts = _what_happened(summary), _did_it_help(summary), _loss(summary), _caveat(summary)
-    return "".join(parts) + _ending(summary)
+    return " ".join(
+        filter(None, (verdict(summary), _acted(summary), _lasting(summary), loss_words(summary), _caveat(summary)))
+    )
 
 
 def plural(number: int, noun: str, nouns: str = "") -> str:
@@ -48,41 +59,71 @@ def story_line(summary: Summary) -> str:
     return line
 
 
-def _what_happened(summary: Summary) -> str:
-    num_findings = sum(summary.severities.values())
-    num_serious = summary.severities.get("warn", 0) + summary.severities.get("critical", 0)
-    num_actions = sum(group.count for group in summary.interventions)
-    steps = plural(summary.num_steps, "step")
-    if not summary.num_steps and not num_findings and not num_actions:
-        return "Nothing to judge: no step was recorded."
-    if any(problem.kind == "missing" for problem in summary.problems):
-        return f"Part of the record is missing, so what happened in {steps} cannot be told."
-    if not num_actions and not num_serious and ended_high(summary):
-        return f"The guard had no reason to act in {steps}, but the loss ended above its start: nothing was learned."
-    if not num_actions and not num_serious:
-        notes = f", {plural(num_findings, 'minor finding')}" if num_findings else ""
-        return f"Healthy: {steps}, nothing that needed the guard{notes}."
-    if not num_actions:
-        what = _count_by_diagnosis({group.diagnosis: group.count for group in summary.withheld})
-        if summary.mode == "observe":
-            return f"Not healthy, and only watched (mode: observe): {what} in {steps}."
-        return f"Not healthy, and the guard did not act: {what} in {steps}."
-    acted, told = _counts(summary, is_telling=False), _counts(summary, is_telling=True)
-    if not acted:
-        return f"Not healthy: the guard told of {_count_by_diagnosis(told)} in {steps}, and changed nothing."
-    number = sum(acted.values())
-    times = "once" if number == 1 else f"{number:,} times"
-    also = f", and told of {_count_by_diagnosis(told)}" if told else ""
-    return f"The guard stepped in {times} in {steps} ({_count_by_diagnosis(acted)}){also}."
-
-
-def _counts(summary: Summary, is_telling: bool) -> dict[str, int]:
-    """Return by diagnosis how often a remedy that only tells was carried out, or one that acts."""
+def acted_counts(summary: Summary, is_telling: bool = False) -> dict[str, int]:
+    """Return by diagnosis how often the guard changed something, or how often it only told."""
     counts: dict[str, int] = {}
-    for group in summary.interventions:
-        if (group.remedy == TELLS) is is_telling:
+    for group in summary.responses:
+        if (group.remedies[0] == TELLS) is is_telling:
             counts[group.diagnosis] = counts.get(group.diagnosis, 0) + group.count
     return counts
+
+
+def verdict(summary: Summary) -> str:
+    """Return the one sentence that says how the run went."""
+    steps, end = plural(summary.num_steps, "step"), summary.ending
+    num_findings = sum(summary.severities.values())
+    num_serious = num_findings - summary.severities.get("info", 0)
+    if not summary.num_steps and not num_findings and not summary.responses:
+        return "Nothing to judge: no step was taken" + (" so far." if summary.status == "running" else ".")
+    if any(problem.kind == "missing" for problem in summary.problems):
+        return f"Part of the record is missing, so what happened in {steps} cannot be told."
+    if end.kind in VERDICTS:
+        return f"{VERDICTS[end.kind]}: {end.reason}."
+    if num_serious:
+        if summary.mode == "observe":
+            return f"Not healthy, and only watched (mode: observe): {_found(summary)} in {steps}."
+        told = acted_counts(summary, is_telling=True)
+        if told:
+            return f"Not healthy: the guard warned of {counted(told)} in {steps}, and changed nothing."
+        return f"Not healthy, and the guard did not act: {_found(summary)} in {steps}."
+    return _without_alarm(summary, steps, num_findings)
+
+
+def _without_alarm(summary: Summary, steps: str, num_minor: int) -> str:
+    """Return what can be said of a run in which nothing was found: it is healthy only as far as it was looked at."""
+    loss = summary.loss
+    if loss.first is None or loss.median_last is None:
+        return (
+            f"No loss was handed over: only the gradients were watched, and they gave no alarm in {steps}. "
+            "Call guard.observe(loss) to have the loss judged."
+        )
+    if ended_high(summary):
+        return f"The guard had no reason to act in {steps}, but the loss ended above its start: nothing was learned."
+    if loss.first > ABSURD * max(abs(loss.median_last), 1.0):
+        return (
+            f"No alarm in {steps}, but the loss started at {short(loss.first)}: the first outputs were far too large; "
+            "check the initialisation and the scale of the targets."
+        )
+    notes = f", {plural(num_minor, 'minor note')}" if num_minor else ""
+    return f"Healthy: {steps}, nothing that needed the guard{notes}."
+
+
+def _found(summary: Summary) -> str:
+    return counted({matter.diagnosis: matter.count for matter in summary.matters})
+
+
+def _acted(summary: Summary) -> str:
+    acted, told = acted_counts(summary), acted_counts(summary, is_telling=True)
+    if not acted:
+        return ""
+    also = f" and warned of {counted(told)}" if told else ""
+    what = counted(acted) if len(acted) > 1 else spoken(next(iter(acted)))
+    return f"The guard acted {times(sum(acted.values()))} in {plural(summary.num_steps, 'step')} ({what}){also}."
+
+
+def _lasting(summary: Summary) -> str:
+    stays = [change for change in summary.lasting if FOR_GOOD in change]
+    return f"Still in force: {'; '.join(stays)}." if stays else ""
 
 
 def ended_high(summary: Summary) -> bool:
@@ -93,39 +134,21 @@ def ended_high(summary: Summary) -> bool:
     return loss.median_last > loss.first + 0.5 * abs(loss.first)
 
 
-def _count_by_diagnosis(counts: dict[str, int]) -> str:
-    ranked = sorted(counts.items(), key=lambda item: -item[1])
-    named = ", ".join(f"{name} {count:,}x" for name, count in ranked[:3])
-    return named + (f", {len(ranked) - 3} more" if len(ranked) > 3 else "")
-
-
-def _did_it_help(summary: Summary) -> str:
-    if not _counts(summary, is_telling=False):
+def loss_words(summary: Summary) -> str:
+    """Return from where to where the loss went, "" when too few were observed."""
+    loss, end = summary.loss, summary.ending
+    if loss.first is None or loss.median_last is None or loss.last is None or loss.num_observed < 2:
         return ""
-    judged = {name: number for name, number in summary.outcomes.items() if name != "unknown"}
-    total = sum(judged.values())
-    if not total:
-        return " Whether it helped was not judged: no loss was observed, or the run ended first."
-    words = {"helped": "helped", "no_effect": "had no effect", "worse": "made it worse"}
-    parts = [f"{judged[name]:,} {phrase}" for name, phrase in words.items() if judged.get(name)]
-    return f" Of {total:,} judged, {', '.join(parts)}."
-
-
-def _loss(summary: Summary) -> str:
-    loss = summary.loss
-    if loss.first is None or loss.median_last is None or loss.num_observed < 2:
-        return ""
-    return f" The loss went from {short(loss.first)} to {short(loss.median_last)}."
-
-
-def _ending(summary: Summary) -> str:
-    stops = [group for group in summary.interventions if group.remedy == "stop"]
-    if summary.status == "stopped" and stops:
-        return f" The policy stopped it at step {stops[-1].last_step} because of {stops[-1].diagnosis}."
-    return ENDINGS.get(summary.status, "")
+    if end.num_bad:
+        return f"The loss went from {short(loss.first)} to {end.bad}; the last that was a number is {short(loss.last)}."
+    return f"The loss went from {short(loss.first)} to {short(loss.median_last)}."
 
 
 def _caveat(summary: Summary) -> str:
+    errors = ""
     if summary.internal_errors:
-        return f" The guard itself had {plural(summary.events['internal_error'], 'internal error')}; see below."
-    return ""
+        errors = f"The guard itself had {plural(summary.events['internal_error'], 'internal error')}; see below."
+    status = ENDINGS.get(summary.status, "").strip()
+    if summary.status == "stopped" and summary.ending.kind != "stopped":
+        status = "The policy stopped it."
+    return " ".join(filter(None, (errors, status)))

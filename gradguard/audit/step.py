@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gradguard.audit.rate_jump import Jump, rate_jump
 from gradguard.audit.read import Run
 from gradguard.errors import RecordError
 from gradguard.record.gradients import NUMBERS
@@ -71,6 +72,8 @@ class StepReport(Frozen):
         probe_step: the probe of gradients at the step, or the last one before; None when there is none.
         gradients: its statistics of the parameters above.
         records: what was found, done (with its outcome) and not done at the step.
+        jump: of the learning rate, at the step or a few before it; None when there was none.
+        is_empty: the run has no step at all.
     """
 
     path: str
@@ -82,6 +85,8 @@ class StepReport(Frozen):
     probe_step: int | None
     gradients: tuple[GradientRow, ...]
     records: tuple[Intervention | Withheld | Event, ...]
+    jump: Jump | None = None
+    is_empty: bool = False
 
 
 def notable_steps(run: Run) -> list[int]:
@@ -122,6 +127,8 @@ def describe_step(run: Run, step: int) -> StepReport:
         probe_step=None if probe is None else int(run.gradients["step"][probe]),
         gradients=() if probe is None else _gradients(run, probe, parameters),
         records=tuple(here),
+        jump=rate_jump(steps, run.statistics["lr"], step),
+        is_empty=not len(steps),
     )
 
 

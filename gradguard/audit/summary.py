@@ -10,9 +10,13 @@ import numpy as np
 from pydantic import Field, computed_field
 
 from gradguard.audit.efficacy import Efficacy
+from gradguard.audit.ending import Ending, ending
 from gradguard.audit.headline import headline
+from gradguard.audit.lasting import lasting
+from gradguard.audit.matters import Matter, matters
 from gradguard.audit.problem import Problem
 from gradguard.audit.read import Run
+from gradguard.audit.responses import ResponseGroup, groups, responses
 from gradguard.record.statistics import Flag
 from gradguard.records import SEVERITIES, Finding, Frozen, Intervention, Withheld
 
@@ -97,9 +101,15 @@ class Summary(Frozen):
         clip_share: share of the steps whose gradient was scaled down, in [0, 1]; None without steps.
         clip_median: median factor of these steps; None when there are none.
         severities: number of findings by severity.
+        num_steps_found: steps at which anything was found.
+        ending: how it ended: was it cured.
+        matters: what was found at severity "warn" or above, by diagnosis.
+        responses: what the guard did, by what was found and done; what was done about one thing at one step is one.
+        lasting: what the guard changed and has not put back when the record ends.
+        last_good: a sentence about the state that was kept when the policy stopped the run; "" when there is none.
         story: what was found, each diagnosis where it first came, in order.
-        interventions: in order of their first step.
-        outcomes: number of interventions by verdict, judged ones only.
+        interventions: each remedy for itself, in order of the first step.
+        outcomes: number of responses by verdict, judged ones only.
         efficacy: what each remedy was worth against each diagnosis.
         withheld: in order of their first step.
         events: number of events by name.
@@ -125,6 +135,12 @@ class Summary(Frozen):
     clip_share: float | None
     clip_median: float | None
     severities: dict[str, int]
+    num_steps_found: int
+    ending: Ending
+    matters: tuple[Matter, ...]
+    responses: tuple[ResponseGroup, ...]
+    lasting: tuple[str, ...]
+    last_good: str
     story: tuple[Chapter, ...]
     interventions: tuple[ActionGroup, ...]
     outcomes: dict[str, int]
@@ -150,7 +166,8 @@ def summarise(run: Run) -> Summary:
     by_scaler = (flags & Flag.SKIPPED_BY_SCALER) != 0
     is_clipped = coef < 1
     severities = Counter(finding.severity for finding in run.findings)
-    verdicts = Counter(done.outcome.verdict for done in run.interventions if done.outcome is not None)
+    events = responses(run.interventions)
+    verdicts = Counter(event.verdict for event in events if event.verdict is not None)
     errors = dict.fromkeys(event.message for event in run.events if event.event == "internal_error")
     return Summary(
         path=str(run.path),
@@ -170,6 +187,12 @@ def summarise(run: Run) -> Summary:
         clip_share=float(np.mean(is_clipped)) if len(steps) else None,
         clip_median=float(np.median(coef[is_clipped])) if is_clipped.any() else None,
         severities={name: severities[name] for name in SEVERITIES if severities[name]},
+        num_steps_found=len({finding.step for finding in run.findings}),
+        ending=ending(columns, events, run.status),
+        matters=matters(run.findings, columns),
+        responses=groups(events),
+        lasting=lasting(run.interventions, int(steps[-1]) if len(steps) else None, _last_factor(columns["lr_factor"])),
+        last_good=next((event.message for event in reversed(run.events) if event.event == "state_kept"), ""),
         story=chapters(run.findings),
         interventions=_group(run.interventions),
         outcomes=dict(sorted(verdicts.items())),
@@ -198,6 +221,10 @@ def chapters(findings: Sequence[Finding]) -> tuple[Chapter, ...]:
 
     order = sorted(first, key=lambda name: (first[name].step, links(name)))
     return tuple(Chapter(step=first[name].step, diagnosis=name, follows=causes[name]) for name in order)
+
+
+def _last_factor(factors: np.ndarray) -> float:
+    return float(factors[-1]) if len(factors) else 1.0
 
 
 def _losses(loss: np.ndarray) -> Losses:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
+from gradguard.printable import layer_name
 from gradguard.records import MAX_NAMES, Frozen, Number, Severity
 
 
@@ -32,18 +33,6 @@ class PreflightFinding(Frozen):
     evidence: dict[str, Number | str] = Field(default_factory=dict)
 
 
-def called(name: str) -> str:
-    """Return a name for a sentence: the number of a layer in an `nn.Sequential` is told from a number.
-
-    Example:
-        >>> called("blocks.0.mlp"), called("8"), called("")
-        ('blocks.0.mlp', "layer '8'", 'the model itself')
-    """
-    if not name:
-        return "the model itself"
-    return f"layer {name!r}" if name.replace(".", "").isdecimal() else name
-
-
 def few(names: Sequence[str]) -> str:
     """Return names for a sentence; many are cut short, with their count.
 
@@ -51,7 +40,7 @@ def few(names: Sequence[str]) -> str:
         >>> few(["a", "1"]), few(["a", "b", "c", "d", "e"])
         ("a, layer '1'", 'a, b, c and 2 more')
     """
-    shown = ", ".join(map(called, names[:MAX_SHOWN]))
+    shown = ", ".join(map(layer_name, names[:MAX_SHOWN]))
     return shown if len(names) <= MAX_SHOWN else f"{shown} and {len(names) - MAX_SHOWN} more"
 
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 
 from gradguard.checklist.facts import Facts, Parameter
-from gradguard.checklist.finding import PreflightFinding, at_most, called, few
+from gradguard.checklist.finding import PreflightFinding, at_most, few
 from gradguard.evidence.signal_trend import change_per_layer
+from gradguard.printable import layer_name
 
 
 MIN_SHARE = 1e-2  # of the last hidden layer's gradient that should be left at the first
@@ -67,8 +68,8 @@ def _fading(wanting: list[Parameter]) -> Iterator[PreflightFinding]:
     if factor > 1 and share < MIN_SHARE:
         yield _found(
             "warn",
-            f"The gradient fades by a factor of {factor:.3g} a layer: {first.grad_norm:.2g} at {called(first.name)}, "
-            f"{last.grad_norm:.2g} at {called(last.name)}. The first layers will hardly learn.",
+            f"The gradient fades by a factor of {factor:.3g} a layer: {first.grad_norm:.2g} at "
+            f"{layer_name(first.name)}, {last.grad_norm:.2g} at {layer_name(last.name)}. The first layers will hardly learn.",
             CURE,
             hidden,
         )
@@ -76,7 +77,7 @@ def _fading(wanting: list[Parameter]) -> Iterator[PreflightFinding]:
         yield _found(
             "warn",
             f"The gradient grows by a factor of {1 / factor:.3g} a layer on its way back: {last.grad_norm:.2g} at "
-            f"{called(last.name)}, {first.grad_norm:.2g} at {called(first.name)}. It will explode.",
+            f"{layer_name(last.name)}, {first.grad_norm:.2g} at {layer_name(first.name)}. It will explode.",
             CURE + "; clip the gradient norm",
             hidden,
         )

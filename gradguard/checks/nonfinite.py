@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard.checklist.facts import Facts
-from gradguard.checklist.finding import PreflightFinding, at_most, called, few
+from gradguard.checklist.finding import PreflightFinding, at_most, few
+from gradguard.printable import layer_name
 
 
 def check(facts: Facts) -> Iterator[PreflightFinding]:
@@ -24,7 +25,7 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
     for place in facts.places:
         if place.nonfinite and place.is_fed_finite:
             yield _found(
-                f"In {called(place.name)} finite inputs turn into {place.nonfinite} NaN or infinite values.",
+                f"In {layer_name(place.name)} finite inputs turn into {place.nonfinite} NaN or infinite values.",
                 "look for exponentials, divisions and logarithms there, and for weights or inputs that are too large",
                 [place.name],
             )

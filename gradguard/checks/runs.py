@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard.checklist.facts import Facts
-from gradguard.checklist.finding import PreflightFinding, called
+from gradguard.checklist.finding import PreflightFinding
+from gradguard.printable import layer_name
 
 
 HINTS = (
@@ -27,7 +28,7 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
     """Yield what was raised."""
     failure = facts.failure
     if failure is not None:
-        where = f" in {called(failure.module)}" if failure.module else ""
+        where = f" in {layer_name(failure.module)}" if failure.module else ""
         doing = {"labels": "loss"}.get(failure.stage, failure.stage)
         yield PreflightFinding(
             severity="critical",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard.checklist.facts import Facts
-from gradguard.checklist.finding import PreflightFinding, at_most, called
+from gradguard.checklist.finding import PreflightFinding, at_most
 from gradguard.evidence.signal_trend import change_per_layer
 from gradguard.evidence.weight_scale import he_std
+from gradguard.printable import layer_name
 
 
 def check(facts: Facts) -> Iterator[PreflightFinding]:
@@ -24,14 +25,14 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
     weights = ""
     if middle is not None:
         usual = f"{middle.std:.2g}; He's rule gives {he_std(middle.fan_in):.2g}"
-        weights = f" The weights of {called(middle.layer)} have a standard deviation of {usual}."
+        weights = f" The weights of {layer_name(middle.layer)} have a standard deviation of {usual}."
     what = "shrinks" if factor < 1 else "grows"
     yield PreflightFinding(
         severity="critical" if factor > 1 else "warn",
         message=(
             f"The signal {what} by a factor of {1 / factor if factor < 1 else factor:.3g} a layer: samples differ by "
-            f"{first.spread:.2g} behind {called(first.name)} and by {last.spread:.2g} behind {called(last.name)}."
-            f"{weights}"
+            f"{first.spread:.2g} behind {layer_name(first.name)} and by {last.spread:.2g} behind "
+            f"{layer_name(last.name)}.{weights}"
         ),
         cure=(
             "initialise by fan-in (He for ReLU, Xavier for tanh), add normalisation layers or residual connections"

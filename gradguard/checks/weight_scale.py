@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard.checklist.facts import Facts
-from gradguard.checklist.finding import PreflightFinding, at_most, called, few
+from gradguard.checklist.finding import PreflightFinding, at_most, few
 from gradguard.evidence.weight_scale import MAX_RATIO, MIN_RATIO, he_std, is_unusual, scale_ratio
+from gradguard.printable import layer_name
 
 
 def check(facts: Facts) -> Iterator[PreflightFinding]:
@@ -21,7 +22,7 @@ def check(facts: Facts) -> Iterator[PreflightFinding]:
             severity="info",
             message=(
                 f"The weights of {few([p.layer for p in odd])} are outside of {MIN_RATIO:g} to {MAX_RATIO:g} times "
-                f"He's scale: {called(worst.layer)} has {worst.std:.2g} where He's rule gives "
+                f"He's scale: {layer_name(worst.layer)} has {worst.std:.2g} where He's rule gives "
                 f"{he_std(worst.fan_in):.2g}."
             ),
             cure="fine when meant (SIREN, small heads, a normalisation behind it); otherwise nn.init.kaiming_normal_",

@@ -9,19 +9,26 @@ from typing import Annotated
 
 import typer
 from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table
 
 from gradguard.audit.efficacy import Efficacy
 from gradguard.audit.headline import plural, story_line
+from gradguard.audit.matters import Matter
 from gradguard.audit.read import read_run
+from gradguard.audit.responses import ResponseGroup
+from gradguard.audit.spoken import times
 from gradguard.audit.summary import ActionGroup, Summary, summarise
 from gradguard.cli.render import REASONS, console, duration, facts, keep_whole, number, steps, table, text
+from gradguard.printable import compact
 from gradguard.record.encode import to_json
+from gradguard.records import SEVERITIES
 
 
 MAX_PROBLEMS = 10
+MAX_SPANS = 5  # of the times that something went on
 MAX_GROUPS = 40  # rows of one table
-USUAL = ("attached", "closed", "stopped", "failed")  # events that every run has; the status tells of them
+USUAL = ("attached", "closed", "stopped", "failed", "state_kept")  # events that are told in other rows
 COUNTS = ["helped", "no\neffect", "worse", "not\nknown"]
 NUMBERS = ["loss\nchange", "steps to\nrecover"]
 INDENT = 2  # of a remedy under the diagnosis that it is for
@@ -46,17 +53,20 @@ def render_summary(summary: Summary) -> None:
     out.print(text(summary.headline, style="bold"))
     out.print()
     out.print(facts(_facts(summary)))
-    if summary.interventions:
+    for matter in summary.matters[:MAX_GROUPS]:
+        if matter is summary.matters[0]:
+            out.print()
+            out.print(text("What was found", style="bold"))
+        out.print(_matter(matter))
+    if summary.responses:
         out.print()
-        out.print(_groups("What the guard did", summary.interventions))
+        out.print(_done(summary.responses))
     if summary.efficacy:
         out.print()
         out.print(_efficacy(summary.efficacy))
     if summary.withheld:
         out.print()
-        out.print(_groups("What it did not do", summary.withheld, "why not"))
-        reasons = dict.fromkeys(group.reason for group in summary.withheld[:MAX_GROUPS])
-        out.print(text("; ".join(f"{name}: {REASONS[name]}" for name in reasons if name in REASONS), style="dim"))
+        out.print(_not_done(summary.withheld))
     notes = [f"internal error: {message}" for message in summary.internal_errors]
     if summary.is_torn:
         notes.append("the last record was cut off when the process died; everything before it is whole")
@@ -68,7 +78,7 @@ def render_summary(summary: Summary) -> None:
         out.print(text("Notes", style="bold"))
         for note in notes:
             out.print(text(f"* {note}"))
-    if summary.interventions:
+    if summary.responses:
         out.print()
         out.print(text(f"More about one of these steps: {_show(summary)}", style="dim"))
 
@@ -78,17 +88,20 @@ def _show(summary: Summary) -> str:
     path, name = Path(summary.path), ""
     if summary.name:
         path, name = path.parent, f" --name {shlex.quote(summary.name)}"
-    return f"gradguard show {shlex.quote(str(path))}{name} --step {summary.interventions[0].first_step}"
+    return f"gradguard show {shlex.quote(str(path))}{name} --step {summary.responses[0].first_step}"
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
     where = summary.path + (f" (guard {summary.name!r})" if summary.name else "")
-    skipped = f"{summary.num_skipped_by_guard:,} skipped by the guard, {summary.num_skipped_by_scaler:,} by GradScaler"
+    mode = ", only watched (mode: observe)" if summary.mode == "observe" else ""
     rows: list[tuple[str, str]] = [
         ("run", where),
-        ("status", f"{summary.status}, {duration(summary.duration_sec)}, mode {summary.mode}"),
+        ("status", f"{summary.status}, {duration(summary.duration_sec)}{mode}"),
     ]
     if summary.first_step is not None and summary.last_step is not None:
+        skipped = f"{summary.num_skipped_by_guard:,} skipped by the guard"
+        if summary.num_skipped_by_scaler:
+            skipped += f", {summary.num_skipped_by_scaler:,} by GradScaler"
         rows.append(
             ("steps", f"{steps(summary.first_step, summary.last_step)}: {summary.num_applied:,} applied, {skipped}")
         )
@@ -96,37 +109,73 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
     if loss.first is not None:
         end = f"{number(loss.median_last)} (median of the last {min(50, loss.num_observed)})"
         rows.append(("loss", f"{number(loss.first)} -> {end}, lowest {number(loss.lowest)}"))
-    else:
+    elif summary.num_steps:
         rows.append(("loss", "not observed; call guard.observe(loss) to have it judged"))
+    if summary.lasting:
+        rows.append(("still in force", "; ".join(summary.lasting)))
+    if summary.last_good:
+        rows.append(("start again", summary.last_good))
     if summary.clip_share:
-        factor = f", half of them by a factor of {number(summary.clip_median)} or less"
-        rows.append(("clipping", f"{summary.clip_share:.1%} of the steps were scaled down{factor}"))
+        factor = f", half of them to {number(summary.clip_median)} of their length or less"
+        rows.append(("clipping", f"the gradients of {summary.clip_share:.1%} of the steps were shortened{factor}"))
     if summary.severities:
-        rows.append(("findings", ", ".join(f"{count:,} {name}" for name, count in summary.severities.items())))
-    if len(summary.story) > 1:
+        kinds = ", ".join(
+            f"{summary.severities[name]:,} {name}" for name in SEVERITIES[::-1] if name in summary.severities
+        )
+        rows.append(("findings", f"{kinds}; at {plural(summary.num_steps_found, 'step')}"))
+    if any(chapter.follows for chapter in summary.story):
         rows.append(("story", story_line(summary)))
     if summary.num_stale:
         rows.append(("stale", f"{plural(summary.num_stale, 'step')} with gradients left over from the step before"))
     events = {name: count for name, count in summary.events.items() if name not in USUAL}
     if events:
-        rows.append(("events", ", ".join(f"{name} {count:,}x" for name, count in events.items())))
+        rows.append(("events", ", ".join(f"{name} {times(count)}" for name, count in events.items())))
     return rows
 
 
-def _groups(title: str, groups: tuple[ActionGroup, ...], why: str = "") -> Table:
-    columns = ["found", "remedy", "count", "steps", "mostly in", *([why] if why else [])]
-    result = table(title, columns, right=frozenset({"count"}))
+def _matter(matter: Matter) -> Group:
+    """Return what was found, what it means, and what a person can do."""
+    at = f"step {matter.first_step:,}"
+    if matter.last_step != matter.first_step:
+        named = ", ".join(steps(*span) for span in matter.spans[:MAX_SPANS])
+        left = len(matter.spans) - MAX_SPANS
+        at = f"{times(matter.count)}, steps {named}" + (f" and {left:,} more" if left > 0 else "")
+    where = f", in {', '.join(matter.where)}" if matter.where else ""
+    more = f" and {matter.more:,} more" if matter.more else ""
+    head = text(matter.diagnosis, style="bold").append_text(text(f" ({matter.severity}), {at}{where}{more}"))
+    below = [text(matter.message)] if matter.message else []
+    below += [text(f"What to do: {matter.advice}", style="dim")] if matter.advice else []
+    return Group(head, *(Padding(line, (0, 0, 0, INDENT)) for line in below))
+
+
+def _done(groups: tuple[ResponseGroup, ...]) -> Table:
+    result = table("What the guard did", ["found", "done", "times", "steps", "mostly in"], right=frozenset({"times"}))
+    keep_whole(result, 0, (group.diagnosis for group in groups))
+    keep_whole(result, 1, (remedy for group in groups for remedy in group.remedies))
+    for group in groups[:MAX_GROUPS]:
+        result.add_row(
+            text(group.diagnosis),
+            text(", ".join(group.remedies)),
+            f"{group.count:,}",
+            steps(group.first_step, group.last_step),
+            text(group.worst_parameter or "-"),
+        )
+    if len(groups) > MAX_GROUPS:
+        result.add_row(text(f"and {len(groups) - MAX_GROUPS:,} more, see --json"))
+    return result
+
+
+def _not_done(groups: tuple[ActionGroup, ...]) -> Table:
+    result = table("What it did not do", ["found", "due", "times", "steps", "why not"], right=frozenset({"times"}))
     keep_whole(result, 0, (group.diagnosis for group in groups))
     keep_whole(result, 1, (group.remedy for group in groups))
-    keep_whole(result, 5, (group.reason for group in groups))
     for group in groups[:MAX_GROUPS]:
         result.add_row(
             text(group.diagnosis),
             text(group.remedy or "-"),
             f"{group.count:,}",
             steps(group.first_step, group.last_step),
-            text(group.worst_parameter or "-"),
-            *([text(group.reason)] if why else []),
+            text(REASONS.get(group.reason, group.reason)),
         )
     if len(groups) > MAX_GROUPS:
         result.add_row(text(f"and {len(groups) - MAX_GROUPS:,} more, see --json"))
@@ -143,14 +192,14 @@ def _efficacy(rows: tuple[Efficacy, ...]) -> Group:
         result.add_row(text(diagnosis, style="bold"))
         for row in members:
             _add_row(result, row)
-    keep_whole(result, 0, (" " * INDENT + row.remedy for row in rows))
+    keep_whole(result, 0, (" " * INDENT + name for row in rows for name in row.remedy.split(" + ")))
     return Group(result, text(_legend(rows), style="dim"))
 
 
 def _add_row(result: Table, row: Efficacy) -> None:
     counts = (row.helped, row.no_effect, row.worse, row.unknown + row.waiting)
     result.add_row(
-        text(" " * INDENT + (row.remedy or "(left alone)")),
+        Padding(text(row.remedy or "(left alone)"), (0, 0, 0, INDENT)),
         f"{row.count:,}",
         *(f"{count:,}" if count else "-" for count in counts),
         _share(row.loss_change),
@@ -160,7 +209,7 @@ def _add_row(result: Table, row: Efficacy) -> None:
 
 def _legend(rows: tuple[Efficacy, ...]) -> str:
     legend = (
-        "helped: the loss is where it was or lower, and the same did not come back, or so rarely that the run went on. "
+        "helped: the loss is where it was or lower, and the same came back on one step in five at most. "
         "Loss change and steps to recover are medians."
     )
     if any(not row.remedy for row in rows):
@@ -173,11 +222,11 @@ def _share(value: float | None) -> str:
 
     Example:
         >>> [_share(value) for value in (-0.034, 0.0, 0.5, 123.0, 1e9, None)]
-        ['-3 %', '0 %', '+50 %', 'x124', 'x1e+09', '-']
+        ['-3 %', '0 %', '+50 %', '124x', '1e9x', '-']
     """
     if value is None:
         return "-"
     if value >= 10:
-        return f"x{value + 1:.3g}"
+        return f"{compact(value + 1)}x"
     percent = round(100 * value)
     return f"{percent:+d} %" if percent else "0 %"

@@ -15,6 +15,7 @@ from gradguard.cli.render import name as shown_name
 from gradguard.compare.actions import Action
 from gradguard.compare.comparison import WORDS, Comparison, Side, compare_runs
 from gradguard.compare.divergence import NORMS, Difference
+from gradguard.printable import tidy
 from gradguard.record.encode import to_json
 from gradguard.record.statistics import Flag
 
@@ -114,6 +115,7 @@ def _sides(found: Comparison) -> Table:
     rows = {
         "run": [side.path for side in sides],
         "status": [side.status for side in sides],
+        "verdict": [side.verdict for side in sides],
         "steps": [_steps(side) for side in sides],
         "loss, first": [number(side.loss.first) for side in sides],
         "loss, last": [number(side.loss.median_last) for side in sides],
@@ -121,10 +123,10 @@ def _sides(found: Comparison) -> Table:
         "norm, median": [number(side.norm_median) for side in sides],
         "norm, largest": [number(side.norm_max) for side in sides],
         "norm, not finite": [f"{side.num_nonfinite:,}" for side in sides],
-        "skipped": [f"{side.num_skipped:,}" for side in sides],
+        "steps skipped": [f"{side.num_skipped:,}" for side in sides],
         "clipped": ["-" if side.clip_share is None else f"{side.clip_share:.1%}" for side in sides],
         "findings": [", ".join(f"{n:,} {name}" for name, n in side.findings.items()) or "none" for side in sides],
-        "interventions": [f"{side.num_interventions:,}" for side in sides],
+        "guard acted": [f"{side.num_interventions:,}" for side in sides],
     }
     if found.only_a or found.only_b:
         rows["parameters"] = [
@@ -142,14 +144,14 @@ def _counts(found: Comparison) -> Table:
     for column in result.columns:
         column.vertical = "bottom"
     keep_whole(result, 0, (row.diagnosis for row in found.counts))
-    keep_whole(result, 1, (row.remedy for row in found.counts))
+    keep_whole(result, 1, (name for row in found.counts for name in row.remedy.split(" + ")))
     for row in found.counts:
         helped = [
             f"{good:,} of {judged:,}" if judged else "-"
             for good, judged in ((row.helped_a, row.judged_a), (row.helped_b, row.judged_b))
         ]
         counts = (f"{count:,}" if count else "-" for count in (row.count_a, row.count_b, row.count_both))
-        result.add_row(text(row.diagnosis), text(row.remedy), *counts, *helped)
+        result.add_row(text(row.diagnosis), text(row.remedy.replace(" + ", ", ")), *counts, *helped)
     return result
 
 
@@ -166,7 +168,7 @@ def _apart(actions: list[Action]) -> Table:
             side,
             text(action.diagnosis),
             shown_name(action.parameter or "-"),
-            text(action.remedy),
+            text(action.remedy.replace(" + ", ", ")),
             outcome,
         )
     if len(actions) > MOST_ROWS:
@@ -223,7 +225,7 @@ def _exact(one: Difference, value: float) -> str:
     for digits in (3, 6, 9, 17):
         if f"{one.a:.{digits}g}" != f"{one.b:.{digits}g}":
             break
-    return number(value) if value != value or abs(value) == float("inf") else f"{value:.{digits}g}"
+    return number(value) if value != value or abs(value) == float("inf") else tidy(f"{value:.{digits}g}")
 
 
 def _percent(share: float) -> str:
@@ -231,6 +233,6 @@ def _percent(share: float) -> str:
 
     Example:
         >>> _percent(0.25), _percent(3e-8)
-        ('25 %', '3e-06 %')
+        ('25 %', '3e-6 %')
     """
-    return f"{100 * share:.3g} %" if share >= 1e-5 else f"{100 * share:.0e} %"
+    return f"{100 * share:.3g} %" if share >= 1e-5 else f"{tidy(f'{100 * share:.0e}')} %"

@@ -13,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from gradguard.printable import printable, short
+from gradguard.printable import compact, printable
 
 
 PIPED_WIDTH = 80
@@ -22,13 +22,15 @@ NAME_WIDTH = 20  # of the longest name that a shipped diagnosis or remedy has
 
 # Why an action was withheld, as the journal has it, in words.
 REASONS = {
-    "superseded": "another action at the same step took its place",
-    "dry_run": "mode observe changes nothing",
+    "superseded": "another rule acted on the step first",
+    "dry_run": "the policy only watches (mode: observe)",
     "cooldown": "the rule had acted shortly before and rests",
     "budget": "the actions that the policy allows are spent",
     "warmup": "the rule is not in force yet at this step",
     "no_rule": "no rule of the policy acts on it",
-    "below_severity": "not serious enough for the rule",
+    "below_severity": "below the severity that the rule asks for",
+    "too_late": "the rule is for earlier steps only",
+    "consequence": "it follows from what another rule acts on",
     "unavailable": "the remedy had nothing to work with",
     "failed": "the remedy raised an error",
 }
@@ -87,9 +89,9 @@ def number(value: float | None) -> str:
 
     Example:
         >>> [number(value) for value in (0.00012345, 4.0, 123456.0, 1.5e9, float("nan"), None)]
-        ['0.000123', '4', '123,000', '1.5e+09', 'NaN', '-']
+        ['0.000123', '4', '123,000', '1.5e9', 'NaN', '-']
     """
-    return "-" if value is None else short(value)
+    return "-" if value is None else compact(value)
 
 
 def steps(first: int, last: int) -> str:

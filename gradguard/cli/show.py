@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,20 +11,37 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradguard.audit.efficacy import ENDS, TELLS
+from gradguard.audit.advice import advice
+from gradguard.audit.rate_jump import Jump
 from gradguard.audit.read import Run, read_run
+from gradguard.audit.responses import ENDS, Response, responses
 from gradguard.audit.step import ParameterNorms, StepReport, StepRow, describe_step, notable_steps
 from gradguard.cli.render import REASONS as WITHHELD
 from gradguard.cli.render import console, facts, number, table, text
 from gradguard.cli.render import name as shown_name
 from gradguard.errors import RecordError
 from gradguard.outcomes.verdict import WORDS
+from gradguard.printable import short
 from gradguard.record.encode import to_json
-from gradguard.records import AnyRecord, Event, Finding, Intervention, Outcome, Withheld
+from gradguard.records import Event, Finding, Intervention, Outcome, Withheld
 
 
 MAX_STEPS = 10  # that are named
-FIRED = {"fired": "fired", "escalated": "escalated", "gave_up": "gave up: the budget of the run is spent"}
+FIRED = {
+    "fired": "acted",
+    "escalated": "acted",
+    "gave_up": "gave up: the budget of the run is spent",
+}
+FLAGS = {
+    "skipped_by_guard": "was skipped by the guard",
+    "skipped_by_scaler": "was skipped by GradScaler",
+    "finding": "something was found",
+    "intervention": "the guard acted",
+    "stale": "gradients were left over from the step before",
+    "refused": "its numbers are not taken for usual ones",
+    "unjudged": "was dropped unseen, its weights had been replaced",
+}
+Told = Intervention | Withheld | Event
 
 
 def show(
@@ -79,26 +97,39 @@ def render_step(report: StepReport) -> None:
     out = console()
     out.print(text(f"Step {report.step} of {report.path}", style="bold"))
     out.print()
-    if report.row is None:
-        out.print(text("The statistics of this step were lost; the journal has it:"))
-    else:
+    if report.row is not None:
         out.print(facts(_measured(report.row)))
         _print_neighbours(out, report)
+    elif report.is_empty:
+        out.print(text("No step was taken in this run; the record says of it:"))
+    else:
+        out.print(text("The statistics of this step were lost; the journal has it:"))
     if not report.records:
         out.print()
         out.print(text("Nothing was found at this step."))
-    told: set[str] = set()
-    for record in report.records:
+    for finding, members in _by_finding(report.records):
+        rows = _evidence(finding, report.jump) if finding is not None else []
+        for event in responses(record for record in members if isinstance(record, Intervention)):
+            rows += _done(event)
+        for record in members:
+            rows += _told(record)
         out.print()
-        finding = getattr(record, "finding", None)
-        is_told = finding is None or to_json(finding) in told
-        out.print(facts(_told(record, None if is_told else finding)))
-        told.add(to_json(finding))
+        out.print(facts(rows))
+
+
+def _by_finding(records: Sequence[Told]) -> list[tuple[Finding | None, list[Told]]]:
+    """Return the records with what they are about; what is about the same is told together."""
+    found: dict[str, tuple[Finding | None, list[Told]]] = {}
+    for index, record in enumerate(records):
+        finding = None if isinstance(record, Event) else record.finding
+        key = str(index) if finding is None else to_json(finding)
+        found.setdefault(key, (finding, []))[1].append(record)
+    return list(found.values())
 
 
 def _measured(row: StepRow) -> list[tuple[str, str]]:
     factor = "" if row.effective_lr == row.lr else f", {number(row.effective_lr)} with the guard's factor"
-    clip = "not scaled down" if not row.clip_coef < 1 else f"scaled down by {number(row.clip_coef)}"
+    clip = "not shortened" if not row.clip_coef < 1 else f"shortened to {_times_shorter(row.clip_coef)}"
     rows: list[tuple[str, str]] = [
         ("loss", number(row.loss)),
         ("learning rate", number(row.lr) + factor),
@@ -107,8 +138,18 @@ def _measured(row: StepRow) -> list[tuple[str, str]]:
     if row.loss_scale != 1:
         rows.append(("loss scale", number(row.loss_scale)))
     if row.flags:
-        rows.append(("flags", ", ".join(flag.replace("_", " ") for flag in row.flags)))
+        rows.append(("this step", ", ".join(FLAGS.get(flag, flag.replace("_", " ")) for flag in row.flags)))
     return rows
+
+
+def _times_shorter(factor: float) -> str:
+    """Return a factor below 1 as a person says it.
+
+    Example:
+        >>> _times_shorter(0.25), _times_shorter(2e-9)
+        ('0.25 of its length', 'one part in 500 million')
+    """
+    return f"{short(factor)} of its length" if factor >= 0.001 or factor <= 0 else f"one part in {short(1 / factor)}"
 
 
 def _print_neighbours(out: Console, report: StepReport) -> None:
@@ -116,7 +157,7 @@ def _print_neighbours(out: Console, report: StepReport) -> None:
     around = table("Around it", ["step", *heads], right=frozenset(heads))
     around.add_row("loss", *(number(row.loss) for row in report.rows))
     around.add_row("gradient norm", *(number(row.global_norm) for row in report.rows))
-    around.add_row("scaled by", *(number(row.clip_coef) for row in report.rows))
+    around.add_row("shortened to", *(number(row.clip_coef) for row in report.rows))
     out.print()
     out.print(around)
     if report.parameters:
@@ -149,32 +190,42 @@ def _norm_cells(parameter: ParameterNorms) -> list[Text | str]:
     return [shown_name(parameter.name), *(number(norm) for norm in parameter.norms)]
 
 
-def _told(record: AnyRecord, finding: Finding | None) -> list[tuple[str, str]]:
-    """Return the lines that tell one record; `finding` is None when it was told with the record before."""
+def _done(event: Response) -> list[tuple[str, str]]:
+    """Return the lines that tell all that was done about one finding, and what became of it."""
     rows: list[tuple[str, str]] = []
-    if finding is not None:
-        rows += _evidence(finding)
-    if isinstance(record, Intervention):
-        rung = f", rung {record.rung}" if record.rung else ""
-        rows.append(("done", f"{record.remedy}: {record.change.summary}"))
-        rows.append(("why", f"rule {record.rule!r} {FIRED[record.reason]}{rung}"))
+    order = {name: place for place, name in enumerate(event.remedies)}
+    records = sorted(event.records, key=lambda record: order.get(record.remedy, len(order)))
+    for record in records:
+        rows.append(("" if rows else "done", f"{record.remedy}: {record.change.summary}"))
         for name in record.change.before:
             after = f" -> {_value(record.change.after[name])}" if name in record.change.after else ""
-            rows.append(("", f"{name}: {_value(record.change.before[name])}{after}"))
-        if record.remedy not in (TELLS, ENDS):
-            rows.append(("outcome", _judged(record.outcome)))
-    elif isinstance(record, Withheld):
-        detail = f": {record.detail or WITHHELD[record.reason]}"
-        rows.append(("not done", record.remedy or "-"))
-        rows.append(("why", f"{record.reason}{detail}" + (f" (rule {record.rule!r})" if record.rule else "")))
-    elif isinstance(record, Event):
-        rows.append(("event", f"{record.event}: {record.message}"))
-    if isinstance(record, (Intervention, Withheld)) and record.sample_ids:
-        rows.append(("samples", ", ".join(str(sample) for sample in record.sample_ids)))
-    return rows
+            rows.append(("", f"  {name}: {_value(record.change.before[name])}{after}"))
+    for rule, rung, reason in dict.fromkeys((record.rule, record.rung, record.reason) for record in records):
+        ladder = f", at step {rung + 1} of its ladder" if rung else ""
+        rows.append(("why", f"rule {rule!r} {FIRED[reason]}{ladder}"))
+    if event.acts and ENDS not in event.remedies:
+        rows.append(("outcome", _judged(event.outcome)))
+    return rows + _samples(records[0].sample_ids)
 
 
-def _evidence(finding: Finding) -> list[tuple[str, str]]:
+def _told(record: Told) -> list[tuple[str, str]]:
+    """Return the lines that tell what was not done, or an event; interventions are told together."""
+    if isinstance(record, Event):
+        return [("event", f"{record.event.replace('_', ' ')}: {record.message}")]
+    if isinstance(record, Intervention):
+        return []
+    detail = WITHHELD.get(record.reason, record.reason)
+    detail += f" ({record.detail})" if record.detail else ""
+    rows = [("not done", record.remedy or "-")]
+    rows.append(("why not", detail + (f"; rule {record.rule!r}" if record.rule else "")))
+    return rows + _samples(record.sample_ids)
+
+
+def _samples(samples: Sequence[int | str]) -> list[tuple[str, str]]:
+    return [("samples", ", ".join(str(sample) for sample in samples))] if samples else []
+
+
+def _evidence(finding: Finding, jump: Jump | None) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = [("found", f"{finding.diagnosis} ({finding.severity}). {finding.message}".rstrip())]
     if finding.value is not None:
         window = f" over {finding.window} steps" if finding.window else ""
@@ -186,8 +237,10 @@ def _evidence(finding: Finding) -> list[tuple[str, str]]:
     if finding.parameters:
         unnamed = finding.num_parameters - len(finding.parameters)
         rows.append(("in", ", ".join(finding.parameters) + (f" and {unnamed} more" if unnamed > 0 else "")))
-    if finding.advice:
-        rows.append(("advice", finding.advice))
+    if finding.follows is not None:
+        rows.append(("follows", f"{finding.follows.diagnosis} at step {finding.follows.step}"))
+    if todo := advice(finding, jump):
+        rows.append(("what to do", todo))
     return rows
 
 

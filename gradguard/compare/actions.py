@@ -6,16 +6,17 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from gradguard.audit.read import Run
-from gradguard.records import Frozen, Intervention
+from gradguard.audit.responses import Response, responses
+from gradguard.records import Frozen
 
 
 class Action(Frozen):
-    """One intervention in one of the runs or, at the same step, in both.
+    """What was done about one thing at one step, in one of the runs or in both.
 
     Args:
         step: optimizer step.
         diagnosis: what was found.
-        remedy: what was done.
+        remedy: what was done, "rollback + scale_lr" when it was done together.
         parameter: the parameter that was worst, "" when none was named.
         in_a: the first run has it.
         in_b: the second has it.
@@ -62,21 +63,21 @@ class ActionCount(Frozen):
 
 
 def align_actions(run_a: Run, run_b: Run, common: Collection[int]) -> tuple[Action, ...]:
-    """Return the interventions of both runs in the order of their steps; the same at the same step is one.
+    """Return what was done in both runs in the order of the steps; the same at the same step is one.
 
     Args:
         run_a: the first run.
         run_b: the second.
         common: steps that both have.
     """
-    waiting: dict[tuple[int, str, str], list[Intervention]] = {}
-    for record in run_b.interventions:
-        waiting.setdefault(_key(record), []).append(record)
+    waiting: dict[tuple[int, str, str], list[Response]] = {}
+    for event in responses(run_b.interventions):
+        waiting.setdefault(_key(event), []).append(event)
     actions = []
-    for record in run_a.interventions:
-        partners = waiting.get(_key(record))
-        actions.append(_action(record, partners.pop(0) if partners else None, common))
-    actions += [_action(None, record, common) for records in waiting.values() for record in records]
+    for event in responses(run_a.interventions):
+        partners = waiting.get(_key(event))
+        actions.append(_action(event, partners.pop(0) if partners else None, common))
+    actions += [_action(None, event, common) for events in waiting.values() for event in events]
     return tuple(sorted(actions, key=lambda action: action.step))
 
 
@@ -104,22 +105,23 @@ def count_actions(actions: Sequence[Action]) -> tuple[ActionCount, ...]:
     return tuple(rows)
 
 
-def _key(record: Intervention) -> tuple[int, str, str]:
-    return record.step, record.diagnosis, record.remedy
+def _key(event: Response) -> tuple[int, str, str]:
+    return event.step, event.diagnosis, " + ".join(event.remedies)
 
 
-def _action(a: Intervention | None, b: Intervention | None, common: Collection[int]) -> Action:
-    record = a if a is not None else b
-    assert record is not None
-    names = record.finding.parameters if record.finding is not None else ()
+def _action(a: Response | None, b: Response | None, common: Collection[int]) -> Action:
+    event = a if a is not None else b
+    assert event is not None
+    finding = event.records[0].finding
+    names = finding.parameters if finding is not None else ()
     return Action(
-        step=record.step,
-        diagnosis=record.diagnosis,
-        remedy=record.remedy,
+        step=event.step,
+        diagnosis=event.diagnosis,
+        remedy=" + ".join(event.remedies),
         parameter=names[0] if names else "",
         in_a=a is not None,
         in_b=b is not None,
-        is_common=record.step in common,
-        verdict_a=a.outcome.verdict if a is not None and a.outcome is not None else None,
-        verdict_b=b.outcome.verdict if b is not None and b.outcome is not None else None,
+        is_common=event.step in common,
+        verdict_a=a.verdict if a is not None else None,
+        verdict_b=b.verdict if b is not None else None,
     )

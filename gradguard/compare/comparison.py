@@ -7,13 +7,14 @@ from typing import Literal
 import numpy as np
 from pydantic import computed_field
 
-from gradguard.audit.headline import plural
+from gradguard.audit.headline import acted_counts, plural, verdict
 from gradguard.audit.read import Run
 from gradguard.audit.summary import Losses, summarise
 from gradguard.compare.actions import Action, ActionCount, align_actions, count_actions
 from gradguard.compare.align import Alignment, align
 from gradguard.compare.divergence import NORMS, Difference, first_differences
 from gradguard.compare.setups import Setting, setup_differences
+from gradguard.printable import tidy
 from gradguard.records import Frozen
 
 
@@ -45,7 +46,8 @@ class Side(Frozen):
         num_skipped: steps that the guard or GradScaler skipped.
         clip_share: share of the steps whose gradient was scaled down, in [0, 1]; None without steps.
         findings: number of findings by severity.
-        num_interventions: actions.
+        num_interventions: how often the guard acted; all that it did about one thing at one step is one.
+        verdict: how the run went, in a sentence.
         only: recorded steps that the other run does not have.
     """
 
@@ -62,6 +64,7 @@ class Side(Frozen):
     clip_share: float | None
     findings: dict[str, int]
     num_interventions: int
+    verdict: str
     only: int
 
 
@@ -170,7 +173,8 @@ def _side(run: Run, only: int) -> Side:
         num_skipped=summary.num_skipped_by_guard + summary.num_skipped_by_scaler,
         clip_share=summary.clip_share,
         findings=summary.severities,
-        num_interventions=len(run.interventions),
+        num_interventions=sum(acted_counts(summary).values()),
+        verdict=verdict(summary),
         only=only,
     )
 
@@ -213,7 +217,7 @@ def _first(first: Difference) -> str:
     if first.quantity == NORMS:
         more = f" (and of {first.num_parameters - 1} more)" if first.num_parameters > 1 else ""
         what = f"the gradient norm of {first.parameters[0]}{more}"
-    return f"{what} differs first: {first.a:.6g} in A, {first.b:.6g} in B"
+    return f"{what} differs first: {tidy(f'{first.a:.6g}')} in A, {tidy(f'{first.b:.6g}')} in B"
 
 
 def _within(found: Comparison) -> str:

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.probe_stats import Activations
 from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.printable import layer_name, short
 from gradguard.records import MAX_NAMES, Finding
 
 
@@ -57,6 +58,7 @@ class BadInitialization(Diagnosis[InitState]):
     )
     source = "Glorot and Bengio 2010, He et al. 2015; TheDeepChecker (Ben Braiek and Khomh 2022) for the variance check"
     reads = frozenset({"activations"})
+    lasts = STAYS
     precedence = 12
 
     max_growth: float = Field(default=1e2, gt=1)
@@ -97,7 +99,7 @@ class BadInitialization(Diagnosis[InitState]):
             threshold=EQUAL,
             parameters=tuple(names[:MAX_NAMES]),
             num_parameters=len(names),
-            message=f"{names[0]} {what}.",
+            message=f"{layer_name(names[0])} {what}.",
             advice=self.cure,
             evidence={"matrices": len(rows)},
             indices=tuple(int(row) for row in bad),
@@ -112,13 +114,15 @@ class BadInitialization(Diagnosis[InitState]):
         if full:
             names = [seen.names[place] for place in full]
             value = float(seen.saturated[full[0]])
-            message = f"{value:.0%} of what {names[0]} gives is at the limits of its activation from the start."
+            message = (
+                f"{value:.0%} of what {layer_name(names[0])} gives is at the limits of its activation from the start."
+            )
             return self._finding(stats, names, "share of saturated entries", value, SATURATED, message)
         growth, names = _growth(seen)
         if abs(growth) > math.log(self.max_growth):
             value = math.exp(min(growth, 700.0))
             way = "blows up" if growth > 0 else "dies"
-            message = f"The signal {way} on its way: {value:.1g} of its size is left after {len(names)} layers."
+            message = f"The signal {way} on its way: {short(value, 1)} of its size is left after {len(names)} layers."
             return self._finding(stats, names, "growth of the activations", value, self.max_growth, message)
         return None
 

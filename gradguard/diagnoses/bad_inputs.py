@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.probe_stats import Activations, InputStats
 from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.printable import short
 from gradguard.records import Finding, Severity
 
 
@@ -57,6 +58,7 @@ class BadInputs(Diagnosis[InputState]):
     )
     source = "LeCun et al. 1998 (Efficient BackProp, section 4.3); limits of TheDeepChecker and UMLAUT, widened"
     reads = frozenset({"activations"})
+    lasts = STAYS
     precedence = 10
 
     max_std: float = Field(default=20.0, gt=0)
@@ -108,8 +110,8 @@ class BadInputs(Diagnosis[InputState]):
             value=value,
             threshold=threshold,
             message=(
-                f"Input {given.name!r} is {what}: mean {given.mean:.3g}, standard deviation {given.std:.3g}, up to "
-                f"{given.largest:.3g}; about 0 and 1 are what layers are made for."
+                f"Input {given.name!r} is {what}: mean {short(given.mean)}, standard deviation {short(given.std)}, "
+                f"up to {short(given.largest)}; about 0 and 1 are what layers are made for."
             ),
             advice=self.cure,
             evidence={"mean": given.mean, "std": given.std, "largest": given.largest},
@@ -123,6 +125,7 @@ class BadInputs(Diagnosis[InputState]):
         return True
 
     def _nonfinite(self, stats: StepStats, given: InputStats, is_hurt: bool) -> Finding:
+        entries = "a NaN or infinite entry" if given.nonfinite == 1 else f"{given.nonfinite:,} NaN or infinite entries"
         taken = "" if is_hurt else " The loss and the gradients are finite all the same."
         return Finding(
             diagnosis=self.name,
@@ -131,7 +134,7 @@ class BadInputs(Diagnosis[InputState]):
             statistic="NaN or infinite entries",
             value=given.nonfinite,
             threshold=0,
-            message=f"Input {given.name!r} holds {given.nonfinite} NaN or infinite entries.{taken}",
+            message=f"Input {given.name!r} holds {entries}.{taken}",
             advice="Look for the samples with NaN or infinite values, and drop them or fill them in.",
             evidence={"shape": str(given.shape)},
         )

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.probe_stats import OutputStats
 from gradguard.evidence.progress import WINDOW, share_left
 from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.printable import short
 from gradguard.records import Finding, Severity
 
 
@@ -66,6 +67,7 @@ class CollapsedOutput(Diagnosis[CollapseState]):
         "bad_initialization",
         "bad_inputs",
     )
+    lasts = STAYS
     reads = frozenset({"activations"})
     precedence = 70
 
@@ -105,6 +107,7 @@ class CollapsedOutput(Diagnosis[CollapseState]):
             return None
         state.last_alarm[severity] = stats.step
         baseline = state.first if is_collapsed else output.level
+        first = short(state.first, 2)
         return Finding(
             diagnosis=self.name,
             step=stats.step,
@@ -114,8 +117,8 @@ class CollapsedOutput(Diagnosis[CollapseState]):
             baseline=baseline,
             threshold=(self.share if is_collapsed else self.flat) * baseline,
             message=(
-                f"The output differs by {output.spread:.2g} from sample to sample, where "
-                + (f"it was {state.first:.2g} at first." if is_collapsed else f"its size is {output.level:.2g}.")
+                f"The output differs by {short(output.spread, 2)} from sample to sample, where "
+                + (f"it was {first} at first." if is_collapsed else f"its size is {short(output.level, 2)}.")
             ),
             advice=self.cure,
             evidence={"level": output.level, "loss_left": left},

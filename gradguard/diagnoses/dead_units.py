@@ -9,10 +9,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.probe_stats import Activations, OutputStats
 from gradguard.evidence.progress import LEARNED, WINDOW, has_learned, share_left
 from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.printable import layer_name
 from gradguard.records import MAX_NAMES, Finding, Severity
 
 
@@ -78,6 +79,7 @@ class DeadUnits(Diagnosis[DeadState]):
         "bad_inputs",
         "stale_gradients",
     )
+    lasts = STAYS
     reads = frozenset({"activations"})
     precedence = 30
 
@@ -143,7 +145,7 @@ class DeadUnits(Diagnosis[DeadState]):
                 parameters=tuple(names[:MAX_NAMES]),
                 num_parameters=len(names),
                 message=(
-                    f"{worst:.0%} of the units of {names[0]} ({kind}) are dead: zero for every one of "
+                    f"{worst:.0%} of the units of {layer_name(names[0])} ({kind}) are dead: zero for every one of "
                     f"{int(seen.num_samples[place])} samples."
                 ),
                 advice=self.cure,

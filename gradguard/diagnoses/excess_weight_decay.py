@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.progress import WINDOW, share_left
 from gradguard.evidence.stats import FloatArray, ParameterTable, StepStats
+from gradguard.printable import short
 from gradguard.records import MAX_NAMES, Finding
 
 
@@ -49,6 +50,7 @@ class ExcessWeightDecay(Diagnosis[DecayState]):
     )
     cure = "Lower the weight decay: 1e-4 (SGD) and 0.01 to 0.1 (AdamW) are usual."
     source = "Loshchilov and Hutter 2019 (decoupled decay); usual shares are 1e-6 to 1e-4, for grokking 1e-3"
+    lasts = STAYS
     precedence = 11
 
     max_shrinkage: float = Field(default=0.01, gt=0, lt=1)
@@ -87,8 +89,8 @@ class ExcessWeightDecay(Diagnosis[DecayState]):
             parameters=tuple(names[:MAX_NAMES]),
             num_parameters=len(names),
             message=(
-                f"Weight decay takes {share:.2g} of the weights per step: {left:.0%} of them are left, and the loss "
-                "has not moved."
+                f"Weight decay takes {short(share, 2)} of the weights per step: {left:.0%} of them are left, and "
+                "the loss has not moved."
             ),
             advice=self.cure,
             evidence={"left": left, "loss_left": share_left(stats)},

@@ -16,6 +16,7 @@ from gradguard.evidence.running import NormWindow
 from gradguard.evidence.stats import FloatArray, ParameterTable, StepStats
 from gradguard.evidence.trigger import Calm, Trigger
 from gradguard.limits.norm_limit import NO_BASELINE
+from gradguard.printable import short
 from gradguard.records import MAX_NAMES, Finding, Severity
 
 
@@ -251,7 +252,7 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
             window=self.window,
             parameters=tuple(names[:MAX_NAMES]),
             num_parameters=len(state.table) if is_global else len(members),
-            message=f"The {what} is {level:.3g}, {level / median:,.0f} times its usual {median:.3g}.",
+            message=f"The {what} is {short(level)}, {short(level / median)} times its usual {short(median)}.",
             advice="If it comes back: lower the learning rate or warm it up, check initialisation and normalisation.",
             evidence={"z": self._z(level, median, window, row), "scope": "global" if is_global else "parameters"},
             indices=() if is_global else members,
@@ -269,7 +270,9 @@ class ExplodingGradient(Diagnosis[ExplodingState]):
             threshold=self.max_update,
             parameters=(name,),
             num_parameters=len(state.table),
-            message=f"This SGD update is {reach:,.3g} times as large as the weights themselves, most of it in {name}.",
+            message=(
+                f"This SGD update is {short(reach)} times as large as the weights themselves, most of it in {name}."
+            ),
             advice=(
                 "Lower the learning rate, scale inputs and targets to unit variance, or initialise with smaller "
                 "weights."

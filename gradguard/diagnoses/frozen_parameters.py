@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.probe_stats import Updates
 from gradguard.evidence.progress import WINDOW, has_learned, share_left
 from gradguard.evidence.stats import ParameterTable, StepStats
@@ -57,6 +57,7 @@ class FrozenParameters(Diagnosis[FrozenState]):
     )
     source = "TrainCheck (Jiang et al. 2025) and TFCheck list untrained parameters among silent training errors"
     follows = ("exploding_gradient", "dead_units", "vanishing_gradient", "bad_initialization")
+    lasts = STAYS
     reads = frozenset({"updates"})
     precedence = 15
 

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
 from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.printable import short
 from gradguard.records import Finding
 
 
@@ -74,7 +75,8 @@ class LossScaleCollapse(Diagnosis[LossScaleState]):
             value=stats.loss_scale if is_low else stats.scaler_skips,
             threshold=self.min_scale if is_low else self.skips,
             message=(
-                f"GradScaler skipped {stats.scaler_skips} steps in a row (scale now {stats.loss_scale:.3g}). {cause}."
+                f"GradScaler skipped {stats.scaler_skips} steps in a row "
+                f"(scale now {short(stats.loss_scale)}). {cause}."
             ),
             advice=self.cure,
             evidence={"kind": "NaN" if is_nan else "Inf", "loss_scale": stats.loss_scale},

@@ -10,10 +10,11 @@ from statistics import fmean, median_low
 import numpy as np
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.running import MAD_TO_SIGMA
 from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.evidence.trigger import Calm
+from gradguard.printable import short
 from gradguard.records import Finding, Severity
 
 
@@ -67,6 +68,7 @@ class Oscillation(Diagnosis[OscillationState]):
     cure = "Lower the learning rate by 3 to 10, enlarge the batch or accumulate gradients over several, lower momentum."
     source = "AUTOTRAINER (Zhang et al. 2021) names the failure; amplitudes measured on healthy and failing set-ups"
     follows = ("exploding_gradient", "divergence", "update_ratio", "bad_inputs")
+    lasts = STAYS
     reads = frozenset({"updates"})
     precedence = 60
 
@@ -135,9 +137,8 @@ class Oscillation(Diagnosis[OscillationState]):
             return None
         is_lost = is_lost_early or (mean > LOST * initial and outburst > OUTBURST * initial)
         severity: Severity = "warn" if is_lost else "info"
-        message = (
-            f"The loss jumps by {noise:.3g} from step to step, {noise / initial:.0%} of its start, and does not fall."
-        )
+        share = noise / initial
+        message = f"The loss jumps by {short(noise)} from step to step, {share:.0%} of its start, and does not fall."
         return self._finding(state, stats, "loss", severity, "noise of the loss", noise, self.noise * initial, message)
 
     def _finding(

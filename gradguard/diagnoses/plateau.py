@@ -1,4 +1,4 @@
-"""A loss that has stopped to fall: at the start already, on the way, or because the goal is reached."""
+"""A loss that has stopped falling: at the start already, on the way, or because the goal is reached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import median_low
 import numpy as np
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.rank_test import rank_p_value
 from gradguard.evidence.running import MAD_TO_SIGMA
 from gradguard.evidence.stats import ParameterTable, StepStats
@@ -101,6 +101,7 @@ class Plateau(Diagnosis[PlateauState]):
         "bad_inputs",
         "frozen_parameters",
     )
+    lasts = STAYS
     reads = frozenset({"activations"})
     precedence = 65
 
@@ -195,8 +196,8 @@ class Plateau(Diagnosis[PlateauState]):
         told = {
             "stuck at the start": f"The loss never left its start: {short(level)} after {state.num_losses} losses.",
             "stuck at chance": f"The loss is {short(level)}, that of guessing among {state.num_outputs} classes.",
-            "hardly moved": f"The loss has hardly moved from {stats.initial_loss:.4g} to {level:.4g}.",
-            "plateau": f"The loss has stopped to fall at {short(level)}.",
+            "hardly moved": f"The loss has hardly moved from {short(stats.initial_loss, 4)} to {short(level, 4)}.",
+            "plateau": f"The loss has stopped falling at {short(level)}.",
         }
         return Finding(
             diagnosis=self.name,

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.probe_stats import Activations
 from gradguard.evidence.progress import WINDOW, has_learned, share_left
 from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.printable import layer_name
 from gradguard.records import MAX_NAMES, Finding, Severity
 
 
@@ -48,6 +49,7 @@ class SaturatedUnits(Diagnosis[SaturatedState]):
     )
     source = "Glorot and Bengio 2010; healthy set-ups stay below 0.02, failing ones exceed 0.94"
     follows = ("exploding_gradient", "divergence", "loss_spike", "update_spike", "bad_inputs", "bad_initialization")
+    lasts = STAYS
     reads = frozenset({"activations"})
     precedence = 40
 
@@ -93,7 +95,10 @@ class SaturatedUnits(Diagnosis[SaturatedState]):
             threshold=self.share,
             parameters=tuple(name for _, name in found[:MAX_NAMES]),
             num_parameters=len(found),
-            message=f"{worst:.0%} of what {name} gives is at the limits of its activation, where no gradient passes.",
+            message=(
+                f"{worst:.0%} of what {layer_name(name)} gives is at the limits of its activation, "
+                "where no gradient passes."
+            ),
             advice=self.cure,
             evidence={"layers": len(found), "loss_left": left},
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.records import Finding
 
@@ -36,6 +36,7 @@ class StaleGradients(Diagnosis[StaleState]):
     )
     cure = "Call optimizer.zero_grad() once per step, before the first backward."
     source = "TrainCheck (Jiang et al. 2025) lists it among silent training errors"
+    lasts = STAYS
     precedence = 14
 
     steps: int = Field(default=3, ge=1)

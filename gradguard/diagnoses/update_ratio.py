@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.probe_stats import Activations, Updates
 from gradguard.evidence.progress import WINDOW, has_learned, share_left
 from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.printable import short
 from gradguard.records import MAX_NAMES, Finding, Severity
 
 
@@ -85,6 +86,7 @@ class UpdateRatio(Diagnosis[RatioState]):
         "saturated_units",
         "vanishing_gradient",
     )
+    lasts = STAYS
     reads = frozenset({"updates", "activations"})
     precedence = 45
 
@@ -168,7 +170,7 @@ class UpdateRatio(Diagnosis[RatioState]):
             threshold=self.smallest if kind == "small" else self.largest if value > self.largest else SHAKING,
             parameters=tuple(state.table.names[int(row)] for row in rows[:MAX_NAMES]),
             num_parameters=len(rows),
-            message=f"The updates are {value:.1g} of the weights, {size} (1e-3 is usual).{dead}",
+            message=f"The updates are {short(value, 1)} of the weights, {size} (1e-3 is usual).{dead}",
             advice=f"{advice}; check the scale of the loss and of the inputs.",
             evidence={"kind": kind, "loss_left": share_left(stats)},
             indices=tuple(int(row) for row in rows),

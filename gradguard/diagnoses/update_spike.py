@@ -13,6 +13,7 @@ from pydantic import Field
 from gradguard.contracts import DIAGNOSES, Diagnosis
 from gradguard.evidence.running import MAD_TO_SIGMA, largest_but_outliers
 from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.printable import short
 from gradguard.records import MAX_NAMES, Finding, Severity
 
 
@@ -117,7 +118,7 @@ class UpdateSpike(Diagnosis[SpikeState]):
             window=self.window,
             parameters=tuple(state.table.names[int(state.rows[i])] for i in worst[:MAX_NAMES]),
             num_parameters=len(state.rows),
-            message=f"The weights were moved by {norm:.3g}, {times:,.0f} times the usual {usual:.3g}.",
+            message=f"The weights were moved by {short(norm)}, {short(times)} times the usual {short(usual)}.",
             advice="If it comes back: lower the learning rate or Adam's beta2, or clip the gradient.",
             evidence={"z": z, "lr": stats.lr},
         )

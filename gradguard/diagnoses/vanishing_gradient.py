@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.stats import ABSENT, ParameterTable, StepStats
 from gradguard.evidence.trigger import Calm
+from gradguard.printable import short
 from gradguard.records import MAX_NAMES, Finding
 
 
@@ -61,6 +62,7 @@ class VanishingGradient(Diagnosis[VanishingState]):
     )
     source = "Glorot and Bengio 2010; limits: healthy set-ups S <= 57, rho >= 0.046, failing S >= 2.6e4, rho <= 1e-4"
     follows = ("bad_initialization", "exploding_gradient", "saturated_units")
+    lasts = STAYS
     precedence = 35
 
     max_spread: float = Field(default=1e3, gt=1)
@@ -125,7 +127,7 @@ class VanishingGradient(Diagnosis[VanishingState]):
             window=CHECKS * STRIDE,
             parameters=tuple(names[:MAX_NAMES]),
             num_parameters=len(names),
-            message=f"{first} gets {ratio:.1g} of the last layer's gradient: the first layers hardly learn.",
+            message=f"{first} gets {short(ratio, 1)} of the last layer's gradient: the first layers hardly learn.",
             advice=self.cure,
             evidence={"spread": spread, "max_spread": self.max_spread},
             indices=tuple(int(i) for i in weakest[: len(names)]),

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
-from gradguard.contracts import DIAGNOSES, Diagnosis
+from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
 from gradguard.evidence.progress import WINDOW, share_left
 from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.printable import layer_name, short
 from gradguard.records import MAX_NAMES, Finding, Severity
 
 
@@ -48,6 +49,7 @@ class VanishingInTime(Diagnosis[InTimeState]):
     )
     source = "Bengio et al. 1994, Pascanu et al. 2013"
     reads = frozenset({"activations"})
+    lasts = STAYS
     precedence = 36
 
     min_first_to_last: float = Field(default=1e-3, gt=0, lt=1)
@@ -85,7 +87,9 @@ class VanishingInTime(Diagnosis[InTimeState]):
             threshold=self.min_first_to_last,
             parameters=tuple(name for _, name in found[:MAX_NAMES]),
             num_parameters=len(found),
-            message=f"{name}: {worst:.1g} of the gradient at the last time step is left at the first.",
+            message=(
+                f"{layer_name(name)}: {short(worst, 1)} of the gradient at the last time step is left at the first."
+            ),
             advice=self.cure,
             evidence={"loss_left": share},
         )

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
 from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.printable import short
 from gradguard.records import Finding
 
 
@@ -70,8 +71,8 @@ class VarianceSpike(Diagnosis[VarianceState]):
             parameters=(stats.grown_variance,),
             num_parameters=1,
             message=(
-                f"This batch made {stats.grown_variance} {stats.variance_growth:,.3g} times as large: evaluation would "
-                "be wrong for as long as that takes to fade."
+                f"This batch made {stats.grown_variance} {short(stats.variance_growth)} times as large: evaluation "
+                "would be wrong for as long as that takes to fade."
             ),
             advice=self.cure,
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradguard.contracts import Unavailable
 from gradguard.outcomes.follow_up import Judged, Outcomes
+from gradguard.outcomes.main_remedy import main_first
 from gradguard.outcomes.tally import Tally
 from gradguard.policy.decide import Action, decide
 from gradguard.policy.history import RuleHistory, charge, dump_histories, learn, load_histories
@@ -83,6 +84,7 @@ class Intervening:
         self.histories = dict(decision.histories)
         for action in decision.actions:
             self._carry_out(action, sample_ids)
+        self._close_lower_rungs()
         for item in decision.withheld:
             self._records.append(
                 self.recorder.write(
@@ -101,6 +103,17 @@ class Intervening:
                 )
             )
         return self._records
+
+    def _close_lower_rungs(self) -> None:
+        """Judge at once what rules did before that was not enough: they had to climb."""
+        if self.target.is_stopped:  # what waits is judged by what the run is stopped for
+            return
+        climbed = [record for record in self._records if isinstance(record, Intervention) and record.rung]
+        losses, num_losses = self._losses()
+        for rule in dict.fromkeys(record.rule for record in climbed):
+            done = {record.remedy: record for record in climbed if record.rule == rule}
+            higher = done[main_first(done)[0]]
+            self.take(self.outcomes.climbed(higher, losses, num_losses))
 
     def _carry_out(self, action: Action, sample_ids: SampleIds) -> None:
         """Apply one remedy; where a verdict on the step is unavailable the next rung that has one takes over."""
@@ -151,13 +164,17 @@ class Intervening:
 
     def _expect_outcome(self, done: Intervention) -> None:
         """Wait for what comes of an intervention; until then it counts against the budget of the run."""
-        stats, policy = self.target.stats, self.policy
-        losses = stats.losses.get(policy.horizon)
-        self.outcomes.add(done, list(losses.values) if losses is not None else [], stats.num_losses)
+        policy = self.policy
+        self.outcomes.add(done, *self._losses())
         self.tally.did(done.diagnosis, done.remedy)
         history = self.histories[done.rule]
         if policy.budget is not None and done.step not in history.charged:
             self.histories[done.rule] = charge(history, done.step, policy.budget_within)
+
+    def _losses(self) -> tuple[list[float], int]:
+        """Return the last accepted losses, and how many there were in the whole run."""
+        losses = self.target.stats.losses.get(self.policy.horizon)
+        return (list(losses.values) if losses is not None else []), self.target.stats.num_losses
 
     def take(self, judgements: Sequence[Judged]) -> None:
         """Write judgements down and let the rules learn from them; those of one action are alike."""

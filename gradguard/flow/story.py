@@ -1,18 +1,16 @@
 """One story instead of many alarms: what a finding is a consequence of.
 
 An explosion kills units, dead units stop the learning: each is found for itself, later, by a diagnosis of its own that
-knows what it may follow from (`Diagnosis.follows`).
+knows what it may follow from (`Diagnosis.follows`). A cause must still go on: a spike that was dealt with long
+before explains nothing, units that died then do (`Diagnosis.lasts`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradguard.contracts import Diagnosis
+from gradguard.contracts import DIAGNOSES, PASSES, Diagnosis
 from gradguard.records import Cause, Finding
-
-
-MAX_GAP = 1000  # steps between a cause and what follows from it
 
 
 class Story:
@@ -24,6 +22,7 @@ class Story:
 
     def __init__(self) -> None:
         self.told: dict[str, int] = {}
+        self.lasts = {diagnosis.name: diagnosis.lasts for diagnosis in DIAGNOSES}
 
     def tell(self, found: Sequence[tuple[type[Diagnosis], Finding]]) -> list[Finding]:  # type: ignore[type-arg]
         """Return one step's findings, in the order given, each with its cause.
@@ -43,7 +42,10 @@ class Story:
         return [linked[index] for index in range(len(found))]
 
     def _link(self, diagnosis: type[Diagnosis], finding: Finding) -> Finding:  # type: ignore[type-arg]
-        told = [name for name in self.told if name in diagnosis.follows]
-        if not told or finding.step - self.told[told[-1]] > MAX_GAP:
+        told = [name for name in self.told if name in diagnosis.follows and self._goes_on(name, finding.step)]
+        if not told:
             return finding
         return finding.model_copy(update={"follows": Cause(diagnosis=told[-1], step=self.told[told[-1]])})
+
+    def _goes_on(self, name: str, step: int) -> bool:
+        return step - self.told[name] <= self.lasts.get(name, PASSES)

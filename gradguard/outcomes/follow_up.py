@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from gradguard.outcomes.main_remedy import WORDS
 from gradguard.outcomes.verdict import Level, judge, outcome
 from gradguard.records import Finding, Intervention, Outcome, Verdict
 
@@ -109,6 +110,25 @@ class Outcomes:
             judged.append(_judged(entry, step, verdict, reason, after))
         return judged
 
+    def climbed(self, higher: Intervention, losses: Sequence[float], num_losses: int) -> list[Judged]:
+        """Return the judgements of what a rule had done on lower rungs and what waits: it was not enough.
+
+        Args:
+            higher: what the rule had to do now.
+            losses: see `collect`.
+            num_losses: see `collect`.
+        """
+        lower = [
+            entry
+            for entry in self.pending
+            if entry.rule == higher.rule and entry.rung < higher.rung and entry.step < higher.step
+        ]
+        self.pending = [entry for entry in self.pending if entry not in lower]
+        reason = f"it took {WORDS.get(higher.remedy, higher.remedy)} at step {higher.step}"
+        return [
+            _judged(entry, higher.step, "no_effect", reason, _level_since(entry, losses, num_losses)) for entry in lower
+        ]
+
     def give_up(
         self, step: int, losses: Sequence[float], num_losses: int, stopped_by: Finding | None = None
     ) -> list[Judged]:
@@ -129,7 +149,7 @@ class Outcomes:
             reason = "the run ended before it could be judged"
             if stopped_by is not None and entry.diagnosis == stopped_by.diagnosis and entry.step < stopped_by.step:
                 verdict = "no_effect"
-                reason = f"the run was stopped for the same {stopped_by.step - entry.step} steps later"
+                reason = f"the run was stopped for the same, {_steps(stopped_by.step - entry.step)} later"
             judged.append(_judged(entry, step, verdict, reason, _level_since(entry, losses, num_losses)))
         return judged
 
@@ -140,6 +160,10 @@ class Outcomes:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on waiting for what a saved state waited for."""
         self.pending = [Pending(**{**entry, "before": Level(**entry["before"])}) for entry in state["pending"]]
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step" if count == 1 else f"{count:,} steps"
 
 
 def _level_since(entry: Pending, losses: Sequence[float], num_losses: int) -> Level:

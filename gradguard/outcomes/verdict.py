@@ -16,7 +16,10 @@ LEAST = 3  # losses from which a level can be told
 SMALL = 0.05  # a rise by this share of the loss is none: what a restored state or a changed step costs for a while
 ERRORS = 3.0  # standard errors of the difference of two medians that chance explains
 WORSE = 4.0  # times the rise that chance explains: from there on the run is worse off
-FEW = 0.4  # share of the steps: what comes back on fewer of them is passed over and the run goes on
+FEW = (
+    0.2  # share of the steps: what comes back on no more of them (a short last batch in epochs of five) is passed over
+)
+FALL = 0.5  # a loss that fell below this share of what it was fell, however noisy it had been
 MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, sqrt(pi / 2), for a normal distribution
 WORDS: dict[Verdict, str] = {"helped": "helped", "no_effect": "no effect", "worse": "worse", "unknown": "not known"}
 
@@ -75,8 +78,8 @@ def judge(before: Level, after: Level, recurrences: int, horizon: int) -> tuple[
     """Return the verdict on an intervention, and one sentence.
 
     "worse": the loss rose by more than four times what its usual noise explains. "helped": the loss is where it was, or
-    lower, and what was found did not come back, or on so few steps that the run went on between them; or it fell by
-    more than noise although it came back. "no_effect": neither. "unknown": there is nothing to tell it by.
+    lower, and what was found did not come back, or on one step in five at most; or it fell by more than noise although
+    it came back. "no_effect": neither. "unknown": there is nothing to tell it by.
 
     Args:
         before: loss before the intervention.
@@ -87,8 +90,10 @@ def judge(before: Level, after: Level, recurrences: int, horizon: int) -> tuple[
     Example:
         >>> judge(Level(1.0, 0.1, 50), Level(0.95, 0.1, 50), 0, 50)
         ('helped', 'it did not come back in 50 steps and the loss is 0.95, as before (1, give or take 0.1)')
-        >>> judge(Level(1.0, 0.1, 50), Level(3.0, 0.1, 50), 0, 50)[0]
-        'worse'
+        >>> judge(Level(1.0, 0.1, 50), Level(3.0, 0.1, 50), 0, 50)
+        ('worse', 'it did not come back in 50 steps and the loss is 3, above what it was (1, give or take 0.1)')
+        >>> judge(Level(2050.0, 1300.0, 5), Level(0.61, 0.1, 50), 0, 50)
+        ('helped', 'it did not come back in 50 steps and the loss is back from 2,050 to 0.61')
     """
     times = "once" if recurrences == 1 else f"{recurrences} times"
     came_back = f"it {f'came back {times}' if recurrences else 'did not come back'} in {horizon} steps"
@@ -97,15 +102,19 @@ def judge(before: Level, after: Level, recurrences: int, horizon: int) -> tuple[
         why = "no loss was observed to compare" if not before.count + after.count else "too few losses to compare"
         return ("unknown", f"{came_back}; {why}") if is_rare else ("no_effect", came_back)
     rise, noise = after.median - before.median, tolerance(before, after.count)
-    way = "as before" if abs(rise) <= noise else "above what it was" if rise > 0 else "below what it was"
-    told = (
-        f"{came_back} and the loss is {short(after.median)}, {way} ({short(before.median)}, give or take {noise:.2g})"
-    )
+    told = f"{came_back} and the loss is {_moved(before.median, after.median, noise)}"
     if rise > WORSE * noise:
         return "worse", told
-    if (is_rare and rise <= noise) or rise < -noise:
-        return "helped", told
-    return "no_effect", told
+    return ("helped" if (is_rare and rise <= noise) or rise < -noise else "no_effect"), told
+
+
+def _moved(before: float, after: float, noise: float) -> str:
+    """Return where the loss is, and where it was."""
+    if 0 < after < FALL * before:
+        return f"back from {short(before)} to {short(after)}"
+    rise = after - before
+    way = "as before" if abs(rise) <= noise else "above what it was" if rise > 0 else "below what it was"
+    return f"{short(after)}, {way} ({short(before)}, give or take {short(noise)})"
 
 
 def outcome(

@@ -90,7 +90,7 @@ def decide(
         remedies = rule.ladder()[rung]
         changes = [remedy for remedy in remedies if remedy.kind != "notice"]
         if changes and left is not None and left <= 0:
-            detail = f"the run had its {policy.budget} actions in vain"
+            detail = f"the run had its {_actions(policy.budget)} in vain"
             withheld.extend(NonAction(finding, "budget", rule.name, change.name, rung, detail) for change in changes)
             planned.extend(Action(rule, finding, last, rung, "gave_up") for last in policy.when_spent())
             remedies = tuple(remedy for remedy in remedies if remedy not in changes)
@@ -180,8 +180,12 @@ def _on_parameters_left(rule: Rule, finding: Finding, history: RuleHistory, name
 
 def _whose_budget(rule: Rule, is_each_spent: bool) -> str:
     if is_each_spent:
-        return f"every parameter concerned had its {rule.budget_per_parameter} actions"
-    return f"the rule had its {rule.budget} actions"
+        return f"every parameter concerned had its {_actions(rule.budget_per_parameter)}"
+    return f"the rule had its {_actions(rule.budget)}"
+
+
+def _actions(count: int | None) -> str:
+    return f"{count} action" if count == 1 else f"{count} actions"
 
 
 def _settle(planned: Sequence[Action]) -> tuple[list[Action], list[NonAction]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from gradguard.contracts import REMEDIES, Remedy, Unavailable
+from gradguard.printable import short
 from gradguard.records import Change, Finding
 
 
@@ -69,7 +70,7 @@ class Capture(Remedy):
         seen = f"the inputs of {inputs} forward passes" if inputs else "no inputs, as no call of the model was seen"
         file = f"{path.parent.name}/{path.name}"
         return Change(
-            summary=f"{file} written, {size / 1e6:.3g} MB, with {seen}",
+            summary=f"{file} written, {short(size / 1e6)} MB, with {seen}",
             before={"captures": captures.num_written - 1},
             after={"captures": captures.num_written, "file": file, "bytes": size, "forward_passes": inputs},
         )

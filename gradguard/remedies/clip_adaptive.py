@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from gradguard.contracts import REMEDIES, Remedy, Unavailable
+from gradguard.printable import short
 from gradguard.records import Change, Finding
 
 
@@ -75,7 +76,9 @@ class ClipAdaptive(Remedy):
         target.note({row: norm for row, norm in clipped.items() if row not in target.stats.nonfinite})
         num_units, after = sum(counts), target.stats.global_norm
         return Change(
-            summary=f"{num_units} units in {len(clipped)} parameters clipped, global norm {before:.3g} -> {after:.3g}",
+            summary=(
+                f"{num_units} units in {len(clipped)} parameters clipped, global norm {short(before)} -> {short(after)}"
+            ),
             before={"global_norm": before},
             after={"global_norm": after, "units": num_units, "parameters": len(clipped)},
         )

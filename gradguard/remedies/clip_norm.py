@@ -13,6 +13,7 @@ from gradguard.limits.adagc import AdaGC
 from gradguard.limits.norm_limit import NormLimit, has_baseline, limit_windows, resolve_limit, resolve_limits
 from gradguard.limits.norm_sets import Rows, WideArray, divide, set_norms
 from gradguard.limits.tracked import TrackedLimit
+from gradguard.printable import short
 from gradguard.records import Change, Finding
 
 
@@ -118,10 +119,10 @@ def _told(scope: Scope, norms: WideArray, factors: WideArray, limits: WideArray)
     factor, before = float(factors[furthest]), float(norms[furthest])
     after = {"norm": before * factor, "factor": factor}
     if scope == "global":
-        summary = f"gradient norm {before:.3g} -> {before * factor:.3g}"
+        summary = f"gradient norm {short(before)} -> {short(before * factor)}"
         after["max_norm"] = float(limits[furthest])
     else:
         kind = "parameters" if scope == "per_parameter" else "groups"
         after[kind] = int(np.count_nonzero(factors < 1.0))
-        summary = f"{after[kind]} {kind} clipped, the furthest from norm {before:.3g} to {before * factor:.3g}"
+        summary = f"{after[kind]} {kind} clipped, the furthest from norm {short(before)} to {short(before * factor)}"
     return Change(summary=summary, before={"norm": before}, after=after)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from gradguard.contracts import REMEDIES, Remedy
+from gradguard.printable import short
 from gradguard.records import Change, Finding
 
 
@@ -47,7 +48,7 @@ class ClipValue(Remedy):
         if after == before:
             return None
         return Change(
-            summary=f"entries clamped to {self.max_value:g}, gradient norm {before:.3g} -> {after:.3g}",
+            summary=f"entries clamped to {self.max_value:g}, gradient norm {short(before)} -> {short(after)}",
             before={"global_norm": before},
             after={"global_norm": after, "max_value": self.max_value},
         )

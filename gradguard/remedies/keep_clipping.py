@@ -10,6 +10,7 @@ from pydantic import Field
 
 from gradguard.contracts import REMEDIES, Remedy
 from gradguard.limits.norm_limit import LevelLimit, has_baseline, limit_windows, resolve_limit
+from gradguard.printable import short
 from gradguard.records import Change, Finding
 
 
@@ -90,7 +91,7 @@ class KeepClipping(Remedy):
         until = max(until, known.until) if isinstance(known, HeldLimit) else until
         target.effects[self.name] = HeldLimit(min(limit, before), until)
         return Change(
-            summary=f"gradient norm kept below {min(limit, before):.3g} for {self.steps} steps",
+            summary=f"gradient norm kept below {short(min(limit, before))} for {self.steps} steps",
             before={"max_norm": before},
             after={"max_norm": min(limit, before), "until_step": until},
         )

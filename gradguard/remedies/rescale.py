@@ -12,6 +12,7 @@ from gradguard.contracts import REMEDIES, Remedy, Unavailable
 from gradguard.limits.norm_limit import LevelLimit, has_baseline, known_limits, limit_windows
 from gradguard.limits.norm_sets import Rows, set_norms
 from gradguard.limits.tracked import LARGEST
+from gradguard.printable import short
 from gradguard.records import Change, Finding
 
 
@@ -67,7 +68,7 @@ class Rescale(Remedy):
             target.scale(dict.fromkeys(members, factor))
         after = target.stats.global_norm
         return Change(
-            summary=f"{len(members)} gradients times {factor:.3g}, global norm {before:.3g} -> {after:.3g}",
+            summary=f"{len(members)} gradients times {short(factor)}, global norm {short(before)} -> {short(after)}",
             before={"global_norm": before},
             after={"global_norm": after, "factor": factor, "parameters": len(members)},
         )

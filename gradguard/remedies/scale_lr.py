@@ -10,6 +10,7 @@ from pydantic import Field
 from gradguard.contracts import REMEDIES, Remedy, Unavailable
 from gradguard.optimizer.aimed_factor import Factor, resolve_factor
 from gradguard.optimizer.group_factor import LEARNING_RATE, Cut, GroupFactor, known_factor
+from gradguard.printable import short
 from gradguard.records import Change, Finding
 
 
@@ -67,7 +68,7 @@ class ScaleLR(Remedy):
         rate = float(target.optimizer.param_groups[index]["lr"])
         recovery = f", back over {self.recover_steps} steps" if self.recover_steps else ""
         return Change(
-            summary=f"learning rate {rate * old:.3g} -> {rate * new:.3g}{recovery}",
+            summary=f"learning rate {short(rate * old)} -> {short(rate * new)}{recovery}",
             before={"lr": rate * old, "factor": old},
             after={"lr": rate * new, "factor": new, "recover_steps": self.recover_steps},
         )

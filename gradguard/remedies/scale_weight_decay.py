@@ -10,6 +10,7 @@ from pydantic import Field
 from gradguard.contracts import REMEDIES, Remedy, Unavailable
 from gradguard.optimizer.aimed_factor import AimAt, resolve_factor
 from gradguard.optimizer.group_factor import Cut, GroupFactor, known_factor
+from gradguard.printable import short
 from gradguard.records import Change, Finding
 
 
@@ -67,7 +68,7 @@ class ScaleWeightDecay(Remedy):
         decay = float(every[index][OPTION])
         recovery = f", back over {self.recover_steps} steps" if self.recover_steps else ""
         return Change(
-            summary=f"weight decay {decay * old:.3g} -> {decay * new:.3g}{recovery}",
+            summary=f"weight decay {short(decay * old)} -> {short(decay * new)}{recovery}",
             before={OPTION: decay * old, "factor": old},
             after={OPTION: decay * new, "factor": new, "recover_steps": self.recover_steps},
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradguard.audit.efficacy import ENDS, TELLS
 from gradguard.audit.read import Run
+from gradguard.audit.responses import ENDS, TELLS
+from gradguard.cli.render import REASONS
 from gradguard.printable import printable
 from gradguard.record.encode import to_json
 from gradguard.records import Finding, Intervention, Number, Outcome, Withheld
@@ -79,7 +80,7 @@ def _row(words: Words, record: Action) -> list[int]:
     finding = record.finding
     layer = finding.parameters[0] if finding is not None and finding.parameters else ""
     if isinstance(record, Withheld):
-        summary = record.reason.replace("_", " ") + (f": {record.detail}" if record.detail else "")
+        summary = REASONS.get(record.reason, record.reason) + (f": {record.detail}" if record.detail else "")
     else:
         summary = record.change.summary
     texts = (record.diagnosis, record.remedy, layer, outcome_of(record), summary)

@@ -6,15 +6,17 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from gradguard.audit.efficacy import TELLS
-from gradguard.audit.headline import plural
+from gradguard.audit.headline import acted_counts, loss_words, plural
+from gradguard.audit.responses import TELLS
+from gradguard.audit.spoken import spoken, times
 from gradguard.audit.summary import Summary
+from gradguard.cli.render import REASONS
+from gradguard.outcomes.main_remedy import main_first
 from gradguard.printable import printable
 from gradguard.report.episodes import Episode
 
 
 MAX_NAMED = 3
-ENOUGH = 50  # steps without a finding at the end, from which the run is said to have gone on
 
 
 def answers(summary: Summary, found: Sequence[Episode], told: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
@@ -29,29 +31,40 @@ def answers(summary: Summary, found: Sequence[Episode], told: Sequence[dict[str,
         return []
     if not found:
         return _healthy(summary)
-    return [_what(found), _where(told), _did(summary), _worked(summary, found, told)]
+    return [_what(summary, found), _where(told), _did(summary), _worked(summary, found, told)]
 
 
 def _healthy(summary: Summary) -> list[dict[str, str]]:
     minor = summary.severities.get("info", 0)
     notes = f", {plural(minor, 'minor note')}" if minor else ""
+    went = _capital(loss_words(summary).rstrip(".")) or "No loss was observed"
+    broke = _answer("What broke?", "Nothing", f"{plural(summary.num_steps, 'step')} watched{notes}", "good")
+    if summary.loss.first is None:
+        broke = _answer("What broke?", "Nothing was found", "in the gradients; no loss was handed over", "open")
     return [
-        _answer("What broke?", "Nothing", f"{plural(summary.num_steps, 'step')} watched{notes}", "good"),
+        broke,
         _answer("Where?", "Nowhere", "no layer stood out", "good"),
         _answer("What did the guard do?", "It left the run alone", "bit for bit as without it", "calm"),
-        _answer("How did it go?", _capital(_losses(summary)) or "No loss was observed", _ending(summary), "calm"),
+        _answer("How did it go?", went, _ending(summary), "calm"),
     ]
 
 
-def _what(found: Sequence[Episode]) -> dict[str, str]:
-    names = [printable(name) for name in dict.fromkeys(episode.root.diagnosis for episode in found)]
+def _what(summary: Summary, found: Sequence[Episode]) -> dict[str, str]:
+    roots = list(dict.fromkeys(episode.root.diagnosis for episode in found))
+    names = [_named(name) for name in roots]
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    steps = [f"{episode.first:,}" for episode in found[:MAX_NAMED]]
-    count = sum(1 + episode.alike for episode in found)
-    left = f" and {plural(count - len(steps), 'time')} more" if count > len(steps) else ""
-    where = f"at step{'s' if len(steps) > 1 else ''} {', '.join(steps)}{left}"
+    matters = [matter for matter in summary.matters if matter.diagnosis in roots]
+    count = sum(matter.count for matter in matters)
+    first, last = min(matter.first_step for matter in matters), max(matter.last_step for matter in matters)
+    where = f"at step {first:,}" if first == last else f"{times(count)}, at steps {first:,} to {last:,}"
     is_critical = any(finding.severity == "critical" for episode in found for finding in episode.findings)
     return _answer("What broke?", ", ".join(names[:MAX_NAMED]) + more, where, "bad" if is_critical else "mixed")
+
+
+def _named(diagnosis: str) -> str:
+    """Return a diagnosis in words, and in brackets the name by which it is explained, where that is another."""
+    words = spoken(diagnosis)
+    return words if words == printable(diagnosis).replace("_", " ") else f"{words} ({printable(diagnosis)})"
 
 
 def _where(told: Sequence[dict[str, Any]]) -> dict[str, str]:
@@ -70,53 +83,49 @@ def _where(told: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 def _did(summary: Summary) -> dict[str, str]:
     counts: Counter[str] = Counter()
-    for group in summary.interventions:
-        if group.remedy != TELLS:
-            counts[printable(group.remedy)] += group.count
-    told = sum(group.count for group in summary.interventions if group.remedy == TELLS)
+    along: dict[str, None] = {}
+    for group in summary.responses:
+        if group.remedies[0] != TELLS:
+            counts[group.remedies[0]] += group.count
+            along.update(dict.fromkeys(group.remedies[1:]))
+    told = sum(acted_counts(summary, is_telling=True).values())
     if not counts and told:
-        return _answer("What did the guard do?", f"It told of it, {told:,}x", "nothing was changed", "open")
+        return _answer("What did the guard do?", f"It warned {times(told)}", "nothing was changed", "open")
     if not counts:
-        reasons = dict.fromkeys(printable(group.reason).replace("_", " ") for group in summary.withheld)
-        detail = "the policy only observes" if summary.mode == "observe" else ", ".join(reasons)
-        return _answer("What did the guard do?", "Nothing", detail, "open")
-    answer = ", ".join(f"{name} {count:,}x" for name, count in counts.most_common(MAX_NAMED))
-    rest = len(counts) - MAX_NAMED
-    details = [f"and {plural(rest, 'other remedy', 'other remedies')}"] if rest > 0 else []
+        reasons = dict.fromkeys(REASONS.get(group.reason, printable(group.reason)) for group in summary.withheld)
+        return _answer("What did the guard do?", "Nothing", "; ".join(reasons), "open")
+    named = main_first(counts)
+    answer = ", ".join(f"{printable(name)} {times(counts[name])}" for name in named[:MAX_NAMED])
+    rest = [name for name in [*named[MAX_NAMED:], *along] if name not in named[:MAX_NAMED]]
+    details = [f"with {', '.join(printable(name) for name in dict.fromkeys(rest))}"] if rest else []
     details += [f"{plural(summary.num_skipped_by_guard, 'step')} of {summary.num_steps:,} skipped"]
-    details += [f"told of the rest, {told:,}x"] if told else []
+    details += [f"warned of the rest, {times(told)}"] if told else []
     return _answer("What did the guard do?", answer, "; ".join(details), "calm")
 
 
+WORKED = {
+    "cured": ("Yes", "good"),
+    "so_far": ("As far as it could be judged", "mixed"),
+    "partly": ("In part", "mixed"),
+    "not_cured": ("No", "bad"),
+    "stopped": ("No: the run was stopped", "bad"),
+    "unknown": ("Not known", "open"),
+}
+
+
 def _worked(summary: Summary, found: Sequence[Episode], told: Sequence[dict[str, Any]]) -> dict[str, str]:
-    judged = {name: count for name, count in summary.outcomes.items() if name != "unknown"}
-    total, helped = sum(judged.values()), judged.get("helped", 0)
-    losses = _losses(summary)
-    if summary.status == "stopped":
-        return _answer("Did it work?", "No: the run was stopped", losses or _ending(summary), "bad")
-    if not any(episode.acts for episode in found):
+    end, losses = summary.ending, loss_words(summary)
+    if end.kind not in WORKED:
         advice = next((episode["advice"] for episode in told if episode["advice"]), "")
         return _answer("Did it work?", "Nothing was changed", f"What to do: {advice}" if advice else losses, "open")
-    if not total:
-        return _answer("Did it work?", "Not known", "no outcome could be judged", "open")
+    answer, tone = WORKED[end.kind]
     left = [episode for episode in found if not episode.acts]
-    if helped == total and left:
-        names = ", ".join(dict.fromkeys(printable(episode.root.diagnosis) for episode in left[:MAX_NAMED]))
-        return _answer(
-            "Did it work?", f"In part: {helped:,} of {total:,} helped", f"{names} was left as it was; {losses}", "mixed"
-        )
-    if helped == total:
-        return _answer("Did it work?", "Yes" if total == 1 else f"Yes: {total:,} of {total:,} helped", losses, "good")
-    tone = "bad" if judged.get("worse", 0) * 2 > total or not helped else "mixed"
-    word = "No" if not helped else "In part"
-    return _answer("Did it work?", f"{word}: {helped:,} of {total:,} helped", losses, tone)
-
-
-def _losses(summary: Summary) -> str:
-    loss = summary.loss
-    if loss.first is None or loss.median_last is None:
-        return ""
-    return f"the loss went from {loss.first:.3g} to {loss.median_last:.3g}"
+    detail = f"{_capital(end.reason)}."
+    if end.kind == "cured" and left:
+        names = dict.fromkeys(spoken(episode.root.diagnosis) for episode in left)
+        answer, tone = "Yes, where it acted", "mixed"
+        detail = f"Left to you: {', '.join(list(names)[:MAX_NAMED])}. {detail}"
+    return _answer("Did it work?", answer, f"{printable(detail)} {losses}".strip(), tone)
 
 
 def _capital(text: str) -> str:

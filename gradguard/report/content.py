@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from gradguard.audit.headline import acted_counts
 from gradguard.audit.read import Run
 from gradguard.audit.summary import Summary, summarise
+from gradguard.cli.render import REASONS
 from gradguard.contracts import DIAGNOSES, REMEDIES
 from gradguard.printable import printable
 from gradguard.report.actions import Action, actions, shown
@@ -18,7 +20,7 @@ from gradguard.report.layers import activations, layer_norms, probed_statistics,
 from gradguard.report.names import shown_names
 from gradguard.report.policy_words import policy_words
 from gradguard.report.sketch import told
-from gradguard.report.story import WHY_NOT, tell
+from gradguard.report.story import tell
 from gradguard.report.timeline import timeline
 
 
@@ -66,7 +68,7 @@ def describe(run: Run, title: str, share: float = 1.0) -> dict[str, Any]:
         "efficacy": [_plain(row.model_dump()) for row in summary.efficacy],
         "withheld": [
             [
-                *(printable(text) for text in (group.diagnosis, group.remedy, WHY_NOT.get(group.reason, group.reason))),
+                *(printable(text) for text in (group.diagnosis, group.remedy, REASONS.get(group.reason, group.reason))),
                 group.count,
                 group.first_step,
                 group.last_step,
@@ -111,7 +113,7 @@ def _facts(run: Run, summary: Summary) -> dict[str, Any]:
         "loss": [loss.first, loss.median_last, loss.lowest, loss.num_observed],
         "clipped": [summary.clip_share, summary.clip_median],
         "severities": summary.severities,
-        "interventions": sum(group.count for group in summary.interventions),
+        "interventions": sum(acted_counts(summary).values()),
         "outcomes": summary.outcomes,
         "probes": run.gradients.num_steps,
     }

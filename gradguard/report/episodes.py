@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gradguard.audit.efficacy import HORIZON, TELLS
+from gradguard.audit.efficacy import HORIZON
 from gradguard.audit.read import Run
+from gradguard.audit.responses import TELLS
 from gradguard.audit.summary import Chapter, chapters
 from gradguard.records import Finding, Intervention, Withheld
 

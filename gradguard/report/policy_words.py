@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from gradguard.audit.efficacy import TELLS
+from gradguard.audit.responses import TELLS
 from gradguard.contracts import DIAGNOSES, REMEDIES
 from gradguard.printable import printable
 from gradguard.report.baseline import rules_of

@@ -5,28 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradguard.audit.efficacy import ENDS, TELLS
-from gradguard.audit.headline import plural
+from gradguard.audit.advice import advice
+from gradguard.audit.ending import why_unknown
+from gradguard.audit.rate_jump import Jump, rate_jump
 from gradguard.audit.read import Run
-from gradguard.printable import printable
-from gradguard.records import Intervention, Outcome
+from gradguard.audit.responses import ENDS, TELLS, Response, responses
+from gradguard.audit.spoken import spoken, times
+from gradguard.cli.render import REASONS
+from gradguard.outcomes.main_remedy import main_first
+from gradguard.printable import printable, short
+from gradguard.records import Finding, Intervention
 from gradguard.report.episodes import Episode
-from gradguard.report.suspects import rate_jump, suspect
+from gradguard.report.suspects import suspect
 from gradguard.report.timeline import Timeline
 
 
 MAX_WHERE = 4  # layers named
-WHY_NOT = {
-    "dry_run": "the policy only observes",
-    "cooldown": "the rule was cooling down",
-    "budget": "the budget of the rule was spent",
-    "warmup": "the rule was not armed yet",
-    "no_rule": "no rule of the policy covers it",
-    "superseded": "another rule had a stronger say",
-    "below_severity": "it was too mild for the rule",
-    "unavailable": "the remedy could not be had",
-    "failed": "the remedy itself failed",
-}
+VERDICTS = {"helped": ("helped", "good"), "no_effect": ("had no effect", "bad"), "worse": ("made it worse", "bad")}
 
 
 def tell(run: Run, line: Timeline, episode: Episode) -> dict[str, Any]:
@@ -40,7 +35,7 @@ def tell(run: Run, line: Timeline, episode: Episode) -> dict[str, Any]:
     """
     root = episode.root
     where, more = _where(episode)
-    advice = [finding.advice for finding in episode.findings if finding.advice]
+    jump = rate_jump(line.steps, run.statistics["lr"][line.rows], episode.first)
     return {
         "first": episode.first,
         "last": episode.last,
@@ -50,82 +45,84 @@ def tell(run: Run, line: Timeline, episode: Episode) -> dict[str, Any]:
         ],
         "critical": any(finding.severity == "critical" for finding in episode.findings),
         "happened": printable(root.message),
-        "before": _before(run, line, episode),
+        "before": _before(jump, episode),
         "where": where,
         "more": more,
         "suspect": "" if where else _suspicion(run, line, episode),
         "did": _did(episode.done),
         "worked": worked(episode),
-        "advice": printable(root.advice or (advice[0] if advice else "")),
+        "advice": printable(advice(_same(episode, "advice"), jump)),
         "alike": {"count": episode.alike, "last": episode.last_alike} if episode.alike else None,
     }
 
 
 def worked(episode: Episode) -> dict[str, str]:
     """Return whether what was done helped, {"tone": "good" | "mixed" | "bad" | "open", "text"}."""
-    acts = [record for record in episode.acts if record.remedy != ENDS]
+    acts = [event for event in responses(episode.done) if event.acts]
     if any(record.remedy == ENDS for record in episode.done):
-        tried = "" if not acts else " " + _judged([record.outcome for record in acts])["text"]
-        return {"tone": "bad", "text": "It could not be saved: the policy stopped the run." + tried}
+        return {"tone": "bad", "text": "It could not be saved: the policy stopped the run."}
     if not episode.done:
-        reasons = list(dict.fromkeys(WHY_NOT.get(record.reason, record.reason) for record in episode.withheld))
-        if WHY_NOT["dry_run"] in reasons:
-            reasons = [WHY_NOT["dry_run"]]
+        reasons = list(dict.fromkeys(REASONS.get(record.reason, record.reason) for record in episode.withheld))
+        if REASONS["dry_run"] in reasons:
+            reasons = [REASONS["dry_run"]]
         why = f": {' and '.join(reasons)}" if reasons else ""
         return {"tone": "open", "text": f"Nothing was done{why}."}
     if not acts:
         return {
             "tone": "open",
-            "text": "The guard told of it and changed nothing: the cure lies in the model or its training.",
+            "text": "The guard warned of it and changed nothing: the cure lies in the model or its training.",
         }
-    return _judged([record.outcome for record in acts])
+    return _judged(acts)
 
 
-def _judged(outcomes: Sequence[Outcome | None]) -> dict[str, str]:
-    verdicts = [outcome.verdict for outcome in outcomes if outcome is not None and outcome.verdict != "unknown"]
-    if not verdicts:
-        return {"tone": "open", "text": "Not judged: no loss was observed, or the run ended too soon."}
-    helped, worse = verdicts.count("helped"), verdicts.count("worse")
-    last = next(outcome for outcome in reversed(outcomes) if outcome is not None and outcome.verdict != "unknown")
-    reason = f" {last.reason[:1].upper()}{last.reason[1:]}." if last.reason else ""
-    if helped == len(verdicts):
-        count = "" if helped == 1 else f" ({helped:,} of {helped:,} judged actions)"
-        return {"tone": "good", "text": f"It helped{count}.{printable(reason)}"}
-    if len(verdicts) == 1:
-        text = "It made it worse." if worse else "It had no effect."
-        return {"tone": "bad", "text": f"{text}{printable(reason)}"}
-    counts = {"helped": helped, "had no effect": verdicts.count("no_effect"), "made it worse": worse}
-    parts = [f"{number:,} {words}" for words, number in counts.items() if number]
-    tone = "mixed" if helped else "bad"
-    return {"tone": tone, "text": f"Of {plural(len(verdicts), 'judged action')} {', '.join(parts)}.{printable(reason)}"}
+def _judged(acts: Sequence[Response]) -> dict[str, str]:
+    """Return the last word on what was done, and how often it had helped before."""
+    judged = [event for event in acts if event.verdict in VERDICTS]
+    if not judged:
+        return {"tone": "open", "text": f"Not known: {why_unknown(acts)}."}
+    last = judged[-1]
+    words, tone = VERDICTS[str(last.verdict)]
+    outcome = last.outcome
+    reason = f" {outcome.reason[:1].upper()}{outcome.reason[1:]}." if outcome is not None and outcome.reason else ""
+    if len(judged) == 1:
+        return {"tone": tone, "text": f"It {words}.{printable(reason)}"}
+    counts = {name: sum(event.verdict == name for event in judged) for name in VERDICTS}
+    if counts[str(last.verdict)] == len(judged):
+        return {"tone": tone, "text": f"It {words}, {times(len(judged))}. The last:{printable(reason)}"}
+    parts = [f"{count:,} {VERDICTS[name][0]}" for name, count in counts.items() if count]
+    told = f"In the end {printable(last.remedies[0])} {words}; of {len(judged):,} times {', '.join(parts)}."
+    # What helped last may be the weaker remedy, after a stronger one: then it is not over for sure.
+    is_mixed = tone == "good" and any(event.records[0].rung > last.records[0].rung for event in judged)
+    return {"tone": "mixed" if is_mixed else tone, "text": f"{told}{printable(reason)}"}
+
+
+def _same(episode: Episode, field: str) -> Finding:
+    """Return the finding of the root's diagnosis that says something in a field, the root if none does."""
+    same = (finding for finding in episode.findings if finding.diagnosis == episode.root.diagnosis)
+    return next((finding for finding in same if getattr(finding, field)), episode.root)
 
 
 def _where(episode: Episode) -> tuple[list[str], int]:
-    """Return the layers named by the root of the episode, else by what came with it, and how many are not named."""
-    for finding in (episode.root, *episode.findings):
-        if finding.parameters:
-            names = [printable(name) for name in finding.parameters[:MAX_WHERE]]
-            return names, max(0, max(finding.num_parameters, len(finding.parameters)) - len(names))
-    return [], 0
+    """Return the layers that the episode's first diagnosis named, and how many are not named."""
+    finding = _same(episode, "parameters")
+    names = [printable(name) for name in finding.parameters[:MAX_WHERE]]
+    return names, max(0, max(finding.num_parameters, len(finding.parameters)) - len(names)) if names else 0
 
 
-def _before(run: Run, line: Timeline, episode: Episode) -> str:
-    jump = rate_jump(run, line, episode.first)
+def _before(jump: Jump | None, episode: Episode) -> str:
     if jump is not None:
-        times = jump.after / jump.before
-        rates = f"from {jump.before:.3g} to {jump.after:.3g}"
-        return f"At step {jump.step:,} the learning rate rose {times:,.0f} times, {rates}."
+        return f"{str(jump)[:1].upper()}{str(jump)[1:]}."
     cause = episode.root.follows
     if cause is None:
         return ""
-    return f"The record links it to {printable(cause.diagnosis)} at step {cause.step:,}."
+    return f"The record links it to {spoken(cause.diagnosis)} at step {cause.step:,}."
 
 
 def _suspicion(run: Run, line: Timeline, episode: Episode) -> str:
     found = suspect(run, line, episode.root.step)
     if found is None:
         return ""
-    grown = "was not finite" if found.ratio == float("inf") else f"was {found.ratio:,.0f} times its usual size"
+    grown = "was not finite" if found.ratio == float("inf") else f"was {short(found.ratio)} times its usual size"
     return f"The finding names no layer; at that step the gradient of {printable(found.name)} {grown}."
 
 
@@ -139,5 +136,5 @@ def _did(done: Sequence[Intervention]) -> list[dict[str, Any]]:
             "count": len(records),
             "summary": "" if remedy == TELLS else printable(records[0].change.summary),
         }
-        for remedy, records in groups.items()
+        for remedy, records in ((name, groups[name]) for name in main_first(groups))
     ]

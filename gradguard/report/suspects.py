@@ -1,4 +1,4 @@
-"""What stood out just before a finding that the finding itself does not name: a layer, or the learning rate."""
+"""The layer that stood out at a finding that names none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from gradguard.report.timeline import Timeline
 
 LEAST_ROWS = 5
 LEAST_RATIO = 3.0  # below it nothing stands out
-NUM_BEFORE = 5  # steps in which a jump of the learning rate may be what broke the run
 
 
 class Suspect(NamedTuple):
@@ -26,36 +25,6 @@ class Suspect(NamedTuple):
 
     name: str
     ratio: float
-
-
-class Jump(NamedTuple):
-    """A learning rate that rose from one step to the next.
-
-    Args:
-        step: the first one with the new rate.
-        before: the rate before.
-        after: the new rate.
-    """
-
-    step: int
-    before: float
-    after: float
-
-
-def rate_jump(run: Run, line: Timeline, step: int) -> Jump | None:
-    """Return the largest jump of the learning rate in the few steps up to one, None when it rose threefold at none."""
-    places = line.places([step])
-    if not len(places):
-        return None
-    start = max(0, int(places[0]) - NUM_BEFORE)
-    rows = line.rows[start : int(places[0]) + 1]
-    rates = run.statistics["lr"][rows].astype(np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.where(rates[:-1] > 0, rates[1:] / rates[:-1], 0.0)
-    if not len(ratios) or not ratios.max() >= LEAST_RATIO:
-        return None
-    worst = int(np.argmax(ratios))
-    return Jump(int(line.steps[start + worst + 1]), float(rates[worst]), float(rates[worst + 1]))
 
 
 def suspect(run: Run, line: Timeline, step: int) -> Suspect | None:

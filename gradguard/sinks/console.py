@@ -15,6 +15,7 @@ from loguru import logger
 from pydantic import PrivateAttr
 
 from gradguard.contracts import DIAGNOSES, SINKS, Sink
+from gradguard.outcomes.main_remedy import main_first
 from gradguard.printable import printable, short
 from gradguard.records import AnyRecord, Event, Finding, Intervention, Outcome, Withheld
 
@@ -52,9 +53,11 @@ class Console(Sink):
 
     _counts: Counter[tuple[str, ...]] = PrivateAttr(default_factory=Counter)
     _told: set[str] = PrivateAttr(default_factory=set)
-    _now: tuple[int, str] = PrivateAttr(default=(-1, ""))
+    _now: tuple[int, str, bool] = PrivateAttr(default=(-1, "", False))
     _waiting: dict[tuple[int, str], list[str]] = PrivateAttr(default_factory=dict)
     _seqs: dict[int, tuple[int, str]] = PrivateAttr(default_factory=dict)
+    _events: dict[str, Counter[str]] = PrivateAttr(default_factory=dict)
+    _last: dict[str, tuple[int, str]] = PrivateAttr(default_factory=dict)
     _done: Counter[tuple[str, str]] = PrivateAttr(default_factory=Counter)
     _verdicts: Counter[str] = PrivateAttr(default_factory=Counter)
 
@@ -62,7 +65,7 @@ class Console(Sink):
         """Show one record, unless it is a repeat that is skipped."""
         key: tuple[str, ...]
         if isinstance(record, Intervention):
-            self._done[record.remedy, record.diagnosis] += 1
+            self._count(record)
             key, place = (record.rule, record.remedy), (record.step, record.diagnosis)
             if record.remedy != TELLS and len(self._waiting) < WAITING:
                 self._waiting.setdefault(place, []).append(record.remedy)
@@ -74,7 +77,7 @@ class Console(Sink):
         elif isinstance(record, Outcome):
             self._judge(record)
         elif isinstance(record, Event) and record.event in ENDINGS:
-            self._show("INFO", ("ending",), f"{record.message}. {self._sum()}")
+            self._show("INFO", ("ending",), f"{record.message}. {self._sum() if 'after' in record.message else ''}")
         elif isinstance(record, Event) and record.event == "attached":
             self._show("INFO", ("attached",), record.message)
         elif isinstance(record, Event) and record.event != "internal_error":  # the guard tells its own faults, once
@@ -85,15 +88,15 @@ class Console(Sink):
         """Tell what was done, and what for as far as that is new."""
         finding = record.finding
         now = (record.step, finding.message if finding is not None else record.diagnosis)
-        if now == self._now:
-            line = f"also {done[0].lower()}{done[1:]}"
+        if now == self._now[:2]:
+            line = f"{'also ' if self._now[2] else ''}{done[:1].lower()}{done[1:]}"
         else:
-            line = f"{self._found(record)}. {done}"
+            line = f"{self._found(record)}. {done}".rstrip(". ")
         helps = ""
         if record.remedy == TELLS or (finding is not None and finding.advice):
             helps = _advice(finding) if finding is not None and finding.diagnosis not in self._told else ""
         if self._show(_level(finding), key, f"step {record.step}: {line}.{helps}"):
-            self._now = now
+            self._now = (*now, bool(done))
             self._told.add(record.diagnosis)
 
     def _found(self, record: Intervention | Withheld) -> str:
@@ -110,41 +113,56 @@ class Console(Sink):
 
     def _judge(self, record: Outcome) -> None:
         """Tell what became of all that was done at one step about one thing, in one line."""
-        self._verdicts[record.verdict] += 1
         place = self._seqs.pop(record.of, None)
         remedies = self._waiting.pop(place, []) if place is not None else ["what was done"]
-        if not remedies or record.verdict not in VERDICTS:
+        if not remedies:  # told with another remedy of the same step
+            return
+        self._verdicts[record.verdict] += 1
+        if record.verdict not in VERDICTS:
             return
         level, words = VERDICTS[record.verdict]
         diagnosis = place[1] if place is not None else "it"
         reason = f"{diagnosis}{record.reason[2:]}" if record.reason.startswith("it ") else record.reason
-        which = " + ".join(dict.fromkeys(remedies))
+        which = " + ".join(main_first(remedies))
         line = f"step {record.step}: {which} at step {record.step - record.horizon} {words}: {reason}"
         self._show(level, ("outcome", diagnosis, which, record.verdict), line, shown=1)
 
+    def _count(self, record: Intervention) -> None:
+        """Count what is done; all that is done about one thing at one step is one event."""
+        kind = "told" if record.remedy == TELLS else "acted"
+        last = self._last.get(record.diagnosis, (-1, ""))
+        counts = self._events.setdefault(record.diagnosis, Counter())
+        if kind == "acted":
+            self._done[record.remedy, record.diagnosis] += 1
+        if last[0] != record.step:
+            counts[kind] += 1
+        elif (last[1], kind) == ("told", "acted"):  # told first, and dealt with in the same step
+            counts.update(acted=1, told=-1)
+        else:
+            return
+        self._last[record.diagnosis] = (record.step, kind)
+
     def _sum(self) -> str:
         """Return what the run came to, as far as this sink was told."""
-        acted: dict[str, dict[str, int]] = {}
-        told: dict[str, int] = {}
-        for (remedy, diagnosis), count in self._done.items():
-            if remedy == TELLS:
-                told[diagnosis] = count
-            else:
-                acted.setdefault(diagnosis, {})[remedy] = count
+        acted = {name: counts["acted"] for name, counts in self._events.items() if counts["acted"]}
+        told = {name: counts["told"] for name, counts in self._events.items() if counts["told"]}
         left: dict[str, int] = {}
         for key, count in self._counts.items():
             if len(key) == 4 and key[3] in ("dry_run", "no_rule"):
                 left[key[2]] = max(left.get(key[2], 0), count)
         parts = []
         if acted:
-            number = sum(sum(remedies.values()) for remedies in acted.values())
-            what = "; ".join(f"{_counted(remedies)} against {name}" for name, remedies in acted.items())
-            parts.append(f"The guard acted {_times(number)}: {what}. {self._judged()}")
+            what = "; ".join(f"{self._remedies(name)} against {name}" for name in acted)
+            parts.append(f"The guard acted {_times(sum(acted.values()))}: {what}. {self._judged()}")
         if told:
             parts.append(f"It {'also ' if acted else ''}warned of {_counted(told)}, and left that to you.")
         if left:
             parts.append(f"Found, and left alone as the policy says: {_counted(left)}.")
-        return " ".join(parts) or "Nothing needed the guard."
+        return " ".join(parts) or "No alarm was raised."
+
+    def _remedies(self, diagnosis: str) -> str:
+        counts = {remedy: count for (remedy, name), count in self._done.items() if name == diagnosis}
+        return _counted({remedy: counts[remedy] for remedy in main_first(counts)})
 
     def _judged(self) -> str:
         known = {words: self._verdicts[name] for name, (_, words) in VERDICTS.items() if self._verdicts[name]}
@@ -178,14 +196,14 @@ def _level(finding: Finding | None) -> str:
 
 
 def _done(record: Intervention) -> str:
-    if record.remedy == TELLS:
-        return record.change.summary.capitalize()
+    if record.remedy == TELLS:  # what changes something, if anything does, is told in the lines that follow
+        return ""
     return f"Done: {record.change.summary.rstrip('.')} ({record.remedy})"
 
 
 def _not_done(record: Withheld) -> str:
     if record.remedy == TELLS and record.reason == "dry_run":
-        return "Nothing was changed"
+        return ""
     what = f": {record.remedy}" if record.remedy else ""
     why = f" ({record.detail.rstrip('.')})" if record.detail else ""
     return f"{REASONS[record.reason]}{what}{why}"
@@ -204,6 +222,8 @@ def _where(finding: Finding, message: str = "") -> str:
 
 def _numbers(finding: Finding) -> str:
     if finding.value is None:
+        return ""
+    if finding.value == finding.threshold:  # the alarm came from elsewhere, such as the loss
         return ""
     against = f" against {short(finding.baseline)}" if finding.baseline is not None else ""
     return f", {finding.statistic or 'value'} {short(finding.value)}{against}"

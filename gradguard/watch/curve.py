@@ -62,11 +62,13 @@ def draw(
     shown = highest[np.isfinite(highest)]
     if not len(shown):
         return Curve((" " * width,) * height, tuple(map(int, nonfinite)), math.nan, math.nan, is_log=False)
-    low, high = float(shown.min()), float(shown.max())
+    now = values[finite][-1]  # may lie below the highest of its column: it is shown beside the bounds
+    low, high = float(min(shown.min(), now)), float(shown.max())
     if is_log is None:
         is_log = low > 0 and high >= LOG_FROM * low
     if is_log:  # a norm of zero has no logarithm: it is drawn at the bottom
-        positive = shown[shown > 0]
+        positive = np.append(shown, now)
+        positive = positive[positive > 0]
         low = float(positive.min()) if len(positive) else high
         is_log = 0 < low < high
     num_levels = 8 * height

@@ -36,7 +36,12 @@ class Entry:
         count: how many.
         outcomes: verdict to number, of those that were judged.
         judged: the latest verdict in a sentence.
+        last_verdict: the verdict on the last of them, "" while there is none.
         time: UTC, ISO 8601, of the last.
+        diagnosis: what was found; "" for events.
+        remedy: what was done or was due; likewise.
+        is_done: it was carried out.
+        last_seq: of the record of the last.
     """
 
     key: tuple[str, ...]
@@ -49,7 +54,17 @@ class Entry:
     count: int = 1
     outcomes: dict[str, int] = field(default_factory=dict)
     judged: str = ""
+    last_verdict: str = ""
     time: str = ""
+    diagnosis: str = ""
+    remedy: str = ""
+    is_done: bool = False
+    last_seq: int = -1
+
+    @property
+    def is_alarm(self) -> bool:
+        """Something was found that is more than worth knowing."""
+        return bool(self.diagnosis) and self.severity != "info"
 
 
 class Entries:
@@ -76,6 +91,7 @@ class Entries:
             last = self.kept[-1] if self.kept else None
             if last is not None and last.key == entry.key and not isinstance(record, Event):
                 last.last_step, last.count, last.time = entry.last_step, last.count + 1, entry.time
+                last.last_seq, last.last_verdict = entry.last_seq, ""
                 last.head, last.done, last.message, last.severity = (
                     entry.head,
                     entry.done,
@@ -105,6 +121,8 @@ class Entries:
         entry.outcomes[record.verdict] = entry.outcomes.get(record.verdict, 0) + 1
         entry.judged = record.reason
         self._verdicts[record.of] = record.verdict
+        if record.of == entry.last_seq:
+            entry.last_verdict = record.verdict
 
 
 def entry_of(record: AnyRecord) -> Entry | None:
@@ -114,7 +132,15 @@ def entry_of(record: AnyRecord) -> Entry | None:
         if record.event in ENDINGS:
             return None
         severity = "warn" if record.event == "internal_error" else "info"
-        return Entry((record.event,), step, step, severity, record.event, message=record.message, time=record.time)
+        return Entry(
+            (record.event,),
+            step,
+            step,
+            severity,
+            record.event.replace("_", " "),
+            message=record.message,
+            time=record.time,
+        )
     if isinstance(record, Outcome) or (isinstance(record, Withheld) and record.reason not in REASONS):
         return None
     key: tuple[str, ...]
@@ -129,7 +155,10 @@ def entry_of(record: AnyRecord) -> Entry | None:
     head = record.diagnosis + (where(finding) if finding is not None else "")
     severity = finding.severity if finding is not None else "info"
     message = finding.message if finding is not None else ""
-    return Entry(key, step, step, severity, head, done, message, time=record.time)
+    entry = Entry(key, step, step, severity, head, done, message, time=record.time)
+    entry.diagnosis, entry.remedy, entry.last_seq = record.diagnosis, record.remedy, record.seq
+    entry.is_done = isinstance(record, Intervention)
+    return entry
 
 
 def where(finding: Finding) -> str:

@@ -10,7 +10,9 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from gradguard.audit.responses import TELLS
 from gradguard.cli.render import text
+from gradguard.outcomes.main_remedy import main_first
 from gradguard.watch.entries import Entry, verdicts
 
 
@@ -60,6 +62,7 @@ def height_of(parts: Sequence[RenderableType], width: int) -> int:
 
 def _told(entries: list[Entry], arrow: str) -> list[RenderableType]:
     """Return what was found once, all that was done about it, and what became of it; the same verdict is said once."""
+    entries = _main_first(entries)
     first = entries[0]
     at = f"step {first.first_step:,}"
     if first.last_step != first.first_step:
@@ -78,6 +81,13 @@ def _told(entries: list[Entry], arrow: str) -> list[RenderableType]:
         judged = verdict
     below += [judged] if judged is not None else []
     return [head, *(Padding(line, (0, 0, 0, INDENT)) for line in below)]
+
+
+def _main_first(entries: list[Entry]) -> list[Entry]:
+    """Return what was done in the order of its weight; a warning is left out where something was done as well."""
+    order = main_first(entry.remedy for entry in entries)
+    acts = [entry for entry in entries if not (entry.is_done and entry.remedy == TELLS)]
+    return sorted(acts or entries, key=lambda entry: order.index(entry.remedy))
 
 
 def _judged(entry: Entry) -> Text | None:

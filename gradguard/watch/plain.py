@@ -10,12 +10,14 @@ from gradguard.printable import printable
 from gradguard.records import Outcome
 from gradguard.watch.entries import entry_of
 from gradguard.watch.screen import behind
+from gradguard.watch.verdict import verdict
 from gradguard.watch.watcher import View
 
 
 def headline(view: View) -> str:
     """Return which run it is and how it stands."""
-    return printable(f"{view.path}: {view.status}, {_state(view)}, mode {view.mode}")
+    mode = ", only watching (mode: observe)" if view.mode == "observe" else ""
+    return printable(f"{view.path}: {view.status}, {_state(view)}{mode}. {verdict(view)[0]}")
 
 
 def event_lines(view: View) -> list[str]:

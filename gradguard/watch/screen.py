@@ -11,10 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from gradguard.cli.render import duration, number, table, text
+from gradguard.printable import compact
 from gradguard.record.statistics import Flag
 from gradguard.watch.curve import ASCII, BLOCKS, Curve, columns_of, draw
 from gradguard.watch.happened import happened, height_of
 from gradguard.watch.layers import Layer
+from gradguard.watch.verdict import verdict
 from gradguard.watch.watcher import View, recent_steps
 
 
@@ -31,6 +33,7 @@ class Signs(NamedTuple):
     """Characters that the terminal has."""
 
     ramp: str
+    told: str
     acted: str
     skipped: str
     found: str
@@ -38,8 +41,8 @@ class Signs(NamedTuple):
     arrow: str
 
 
-UNICODE = Signs(BLOCKS, "▲", "✕", "·", "✕", "→")
-PLAIN = Signs(ASCII, "^", "x", ".", "x", "->")
+UNICODE = Signs(BLOCKS, "!", "▲", "✕", "·", "✕", "→")
+PLAIN = Signs(ASCII, "!", "^", "x", ".", "x", "->")
 
 
 def screen(view: View, width: int, height: int | None = None, is_unicode: bool = True) -> Group:
@@ -54,11 +57,12 @@ def screen(view: View, width: int, height: int | None = None, is_unicode: bool =
     width = max(width, SMALLEST)
     signs = UNICODE if is_unicode else PLAIN
     tall = 3 if height is None or height >= TALL else 1
-    parts: list[RenderableType] = [_head(view), _state(view), Text()]
+    parts: list[RenderableType] = [_head(view), _verdict(view), _state(view), Text()]
     if len(view.scalars):
         parts += [_curves(view, width, tall, signs), Text()]
     room = None if height is None else height - height_of(parts, width)
-    for count in range(min(MOST_LAYERS, len(view.layers)), 0, -1):
+    num_layers = min(MOST_LAYERS, len(view.layers)) if _is_trouble_near(view) else 0
+    for count in range(num_layers, 0, -1):
         layers: list[RenderableType] = [*_layers(view, view.layers[:count], width), Text()]
         height_of_layers = height_of(layers, width)
         if room is None or height_of_layers <= room // 2:
@@ -66,6 +70,19 @@ def screen(view: View, width: int, height: int | None = None, is_unicode: bool =
             room = None if room is None else room - height_of_layers
             break
     return Group(*parts, *happened(view.entries, width, room, signs.arrow), *_caveat(view))
+
+
+def _verdict(view: View) -> Text:
+    words, style = verdict(view)
+    return text(words[:1].upper() + words[1:], style=style)
+
+
+def _is_trouble_near(view: View) -> bool:
+    """Return whether something was found in the steps that the layers are about."""
+    if not len(view.scalars):
+        return False
+    first = int(view.scalars["step"][-recent_steps(view) :][0])
+    return any(entry.is_alarm and entry.last_step >= first for entry in view.entries)
 
 
 def _caveat(view: View) -> list[RenderableType]:
@@ -87,7 +104,8 @@ def _state(view: View) -> Text:
     parts = [text(f"step {int(view.scalars['step'][-1]):,}" if len(view.scalars) else "no step yet")]
     if view.rate is not None:
         parts.append(text(f"{_rate(view.rate)}{' on average' if view.is_average else ''}"))
-    parts.append(text(f"mode {view.mode}"))
+    if view.mode == "observe":
+        parts.append(text("only watching (mode: observe)"))
     if view.is_over:
         parts.append(text(view.last_word, style=NAMES.get(view.status, "")))
     else:
@@ -171,12 +189,16 @@ def _marks(view: View, plot: int, signs: Signs) -> Text:
     marks = [" "] * plot
     meanings = []
     skipped = Flag.SKIPPED_BY_GUARD | Flag.SKIPPED_BY_SCALER
-    for flag, sign, style, meaning in (
-        (Flag.FINDING, signs.found, "yellow", "found"),
-        (Flag.INTERVENTION, signs.acted, "yellow", "acted"),
-        (skipped, signs.skipped, "red", "skipped"),
+    is_told = np.isin(view.scalars["step"], np.fromiter(view.only_told, dtype=np.int64))
+    has_acted = (flags & Flag.INTERVENTION) != 0
+    has_found = (flags & Flag.FINDING) != 0
+    minor = "found" if has_acted.any() or any(entry.is_alarm for entry in view.entries) else "minor notes"
+    for is_set, sign, style, meaning in (
+        (has_found, signs.found, "yellow", minor),
+        (has_acted & is_told, signs.told, "yellow", "warned"),
+        (has_acted & ~is_told, signs.acted, "yellow", "acted"),
+        ((flags & skipped) != 0, signs.skipped, "red", "skipped"),
     ):
-        is_set = (flags & flag) != 0
         for place in np.unique(column[is_set]):
             marks[place] = sign
         if is_set.any():
@@ -190,15 +212,17 @@ def _marks(view: View, plot: int, signs: Signs) -> Text:
 
 
 def _layers(view: View, layers: list[Layer], width: int) -> list[RenderableType]:
-    """Return the layers that were farthest from their usual norm, under a line that says whether that is far."""
+    """Return the layers that were farthest from their usual norm; where all are NaN one line says it all."""
     title = Text("Worst layers", "bold").append(f", last {recent_steps(view)} steps", "dim")
     if all(layer.times < FAR for layer in layers):
         title.append(f": none above {FAR:g} times its usual norm", "dim")
+    if all(not np.isfinite(layer.highest) for layer in layers) and len(layers) == min(MOST_LAYERS, len(view.layers)):
+        return [title.append(": NaN or infinite in all that stand out", "dim")]
     columns = ["layer", "usual", "largest", "times", "at step", *([] if width < WIDE else ["now"])]
     result = table("", columns, right=frozenset(columns[1:]))
     for layer in layers:
         style = "" if layer.times < FAR else "yellow" if np.isfinite(layer.times) else "red"
-        times = f"{layer.times:,.3g}x" if layer.times < 1000 else f"{layer.times:.1e}x"
+        times = f"{compact(layer.times)}x"
         result.add_row(
             text(layer.name),
             number(layer.usual),

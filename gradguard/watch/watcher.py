@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from gradguard.audit.locate import locate, read_info
 from gradguard.audit.process import Liveness, liveness
+from gradguard.audit.responses import ENDS, TELLS
 from gradguard.errors import RecordError
 from gradguard.record.chunks import BUFFER_BYTES, BUFFER_ROWS
 from gradguard.record.directory import INFO_FILE, JOURNAL_FILE, STATISTICS_FOLDER
@@ -30,7 +31,6 @@ from gradguard.watch.row_tail import RECENT, RowTail
 STALLED_SEC = 60.0  # without a word from a process that lives, before that is worth a word
 SPACES = 3.0  # times the usual time between two writes that are no stall
 MOST_LAYERS = 12
-STOP = "stop"  # the remedy that ends a run
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class View:
         silent_sec: seconds since anything was written.
         burst: steps that are written together.
         last_word: how it ended, in a sentence; "" while it runs.
+        only_told: steps at which the guard warned and changed nothing, of those whose records were read.
     """
 
     path: Path
@@ -70,6 +71,7 @@ class View:
     silent_sec: float
     burst: int
     last_word: str
+    only_told: frozenset[int] = frozenset()
 
     @property
     def mode(self) -> str:
@@ -125,6 +127,7 @@ class Watcher:
         self._pace = Pace()
         self._entries = Entries()
         self._last_word = ""
+        self._acts: dict[int, bool] = {}  # whether anything was changed, by step
         self._heard: float | None = None  # when something new was read, by `monotonic`
 
     def look(self) -> View:
@@ -169,6 +172,7 @@ class Watcher:
             silent_sec=max(0.0, moment - self._heard),
             burst=min(max(1, BUFFER_BYTES // row_bytes), BUFFER_ROWS),
             last_word=self._ended(status),
+            only_told=frozenset(step for step, acts in self._acts.items() if not acts),
         )
 
     def _read_info(self) -> None:
@@ -212,9 +216,11 @@ class Watcher:
 
     def _hear(self, new: list[AnyRecord]) -> None:
         for record in new:
+            if isinstance(record, Intervention):
+                self._acts[record.step] = self._acts.get(record.step, False) or record.remedy != TELLS
             if isinstance(record, Event) and record.event in ENDINGS:
                 self._last_word = self._last_word or record.message
-            elif isinstance(record, Intervention) and record.remedy == STOP:
+            elif isinstance(record, Intervention) and record.remedy == ENDS:
                 because = record.finding.message if record.finding is not None else record.change.summary
                 self._last_word = (
                     f"the policy stopped it at step {record.step} because of {record.diagnosis}. {because}"

@@ -69,9 +69,16 @@ def test_a_healthy_run_has_no_rows(record):
     assert record([1.0] * 20, [held(3, "below_severity"), held(4, "superseded")]).efficacy == ()
 
 
+def test_what_was_done_together_is_one_row_and_counted_once(record):
+    actions = [action(step, remedy) for step in (5, 9) for remedy in ("notify", "scale_lr", "rollback")]
+    outcomes = [outcome(seq, 5, "helped") for seq in (1, 2)]
+    (row,) = record([1.0] * 40, actions + outcomes).efficacy
+    assert (row.remedy, row.count, row.helped, row.waiting) == ("rollback + scale_lr", 2, 1, 1)
+
+
 def test_there_is_a_row_for_each_diagnosis_and_remedy_with_its_verdicts(record):
-    actions = [action(5), action(5, "n"), action(6), action(7), action(8), action(9, diagnosis="e")]
-    judged = [(5, "helped"), (5, "no_effect"), (6, "worse"), (7, "unknown")]
+    actions = [action(5), action(4, "n"), action(6), action(7), action(8), action(9, diagnosis="e")]
+    judged = [(5, "helped"), (4, "no_effect"), (6, "worse"), (7, "unknown")]
     run = record([1.0] * 40, actions + [outcome(seq, *each) for seq, each in enumerate(judged)])
     assert run.efficacy == (
         Efficacy(diagnosis="d", remedy="m", count=4, helped=1, worse=1, unknown=1, waiting=1),

@@ -86,14 +86,14 @@ def test_the_headline_of_a_healthy_run_says_healthy(record):
 
 
 def test_the_headline_of_an_empty_run_says_that_there_is_nothing_to_judge(record):
-    assert record().headline == "Nothing to judge: no step was recorded."
+    assert record().headline == "Nothing to judge: no step was taken."
 
 
 def test_the_headline_tells_what_happened_and_whether_it_helped(record):
     outcomes = [Outcome(of=0, verdict="helped"), Outcome(of=1, verdict="no_effect")]
     summary = record([(np.nan, 1.0, 0)] * 10, [action(3), action(5), *outcomes], status="stopped")
     assert summary.headline == (
-        "The guard stepped in 2 times in 10 steps (d 2x). Of 2 judged, 1 helped, 1 had no effect."
+        "Not cured: what was done against d had no effect. The guard acted twice in 10 steps (d)."
         " The policy stopped it."
     )
 
@@ -101,21 +101,21 @@ def test_the_headline_tells_what_happened_and_whether_it_helped(record):
 def test_the_headline_tells_what_changed_the_run_apart_from_what_was_only_told(record):
     told = action(4, remedy="notify")
     assert record([(np.nan, 1.0, 0)] * 10, [told]).headline == (
-        "Not healthy: the guard told of d 1x in 10 steps, and changed nothing."
+        "Not healthy: the guard warned of d once in 10 steps, and changed nothing."
     )
     both = record([(np.nan, 1.0, 0)] * 10, [action(3), told, Outcome(of=0, verdict="helped")]).headline
-    assert both == "The guard stepped in once in 10 steps (d 1x), and told of d 1x. Of 1 judged, 1 helped."
+    assert both == "Cured: nothing came back after step 3. The guard acted once in 10 steps (d) and warned of d once."
 
 
 def test_the_headline_of_an_unjudged_action_says_so(record):
-    assert "Whether it helped was not judged" in record((), [action(3)]).headline
+    assert record((), [action(3)]).headline.startswith("Not known whether it helped: it is not judged yet.")
 
 
 def test_the_headline_of_a_watched_run_is_not_healthy(record):
     finding = Finding(diagnosis="d", step=1)
     items = [Withheld(step=1, diagnosis="d", remedy="m", reason="dry_run", finding=finding)]
     summary = record([(1.0, 1.0, 0)], items, policy={"mode": "observe"})
-    assert summary.headline == "Not healthy, and only watched (mode: observe): d 1x in 1 step."
+    assert summary.headline == "Not healthy, and only watched (mode: observe): d once in 1 step."
 
 
 def test_faults_of_the_guard_itself_are_in_the_headline(record):

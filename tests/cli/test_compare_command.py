@@ -36,7 +36,7 @@ def test_the_screen_says_where_they_part_and_what_the_guard_did(pair, capsys):
         "99.7 %",
         "clip_norm",
         "1 of 1",
-        "intervention",
+        "guard acted",
         "In one of them only",
     ):
         assert word in out

@@ -133,7 +133,7 @@ def test_a_training_is_watched_from_a_good_step_over_a_bad_one_to_its_end(traini
     """By two at a time: on the screen of a narrow terminal, and line by line in a pipe."""
     training.do("good 100")
     on_screen, in_pipe = watch(tmp_path / "exp", size=(60, 40)), watch(tmp_path / "exp")
-    on_screen.until("running", "step 63", "loss", "grad norm", "Worst layers", "attached")
+    on_screen.until("running", "step 63", "loss", "No alarm so far", "grad norm", "attached")
     in_pipe.until("running", "attached")
     training.do("nan 1")
     on_screen.until("step 100 nonfinite in", "→ skip_step: step skipped")

@@ -215,7 +215,7 @@ def test_without_any_gradient_there_is_no_alarm():
 
 def test_the_message_says_how_much_and_where():
     (finding,) = warmed_up().step(1e3)
-    assert finding.message.startswith("The gradient norm is 1.73e+03, ")
+    assert finding.message.startswith("The gradient norm is 1,730, ")
     assert "times its usual" in finding.message
     assert finding.advice
 

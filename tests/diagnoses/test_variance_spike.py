@@ -22,7 +22,7 @@ def told(growths, first=20):
 def test_it_is_told_at_once_with_the_layer():
     (finding,) = told([1.0, 1.0, 1e4, 1.0])
     assert (finding.severity, finding.value, finding.parameters) == ("critical", 1e4, ("bn.running_var",))
-    assert "1e+04 times as large" in finding.message
+    assert "10,000 times as large" in finding.message
 
 
 @pytest.mark.parametrize(("growths", "first"), [([1.0, 9.9, 10.0], 20), ([1e4], 19)])

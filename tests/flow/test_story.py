@@ -6,8 +6,8 @@ import pytest
 from feed import Feed
 from probed import activations
 
-from gradguard.contracts import DIAGNOSES
-from gradguard.flow.story import MAX_GAP, Story
+from gradguard.contracts import DIAGNOSES, PASSES, STAYS
+from gradguard.flow.story import Story
 from gradguard.records import Finding
 
 
@@ -24,7 +24,7 @@ def test_an_explosion_that_kills_units_that_stop_the_learning_is_one_story():
     story = Story()
     assert tell(story, ("exploding_gradient", 150)) == [None]
     assert tell(story, ("dead_units", 200)) == [("exploding_gradient", 150)]
-    assert tell(story, ("plateau", 300)) == [("dead_units", 200)]
+    assert tell(story, ("plateau", 900)) == [("dead_units", 200)]
 
 
 def test_what_has_precedence_in_a_step_causes_the_rest_whatever_the_order():
@@ -42,8 +42,22 @@ def test_what_is_only_worth_knowing_causes_nothing():
 def test_a_cause_must_be_near_and_fit():
     story = Story()
     tell(story, ("exploding_gradient", 0), ("stale_gradients", 0))
-    assert tell(story, ("dead_units", MAX_GAP + 1)) == [None]
+    assert tell(story, ("dead_units", STAYS + 1)) == [None]
     assert tell(story, ("stale_gradients", 5)) == [None]
+
+
+@pytest.mark.parametrize("cause", ["loss_spike", "exploding_gradient", "update_spike", "divergence"])
+def test_what_was_over_long_ago_is_no_cause_and_what_stays_is(cause):
+    near, far, again = Story(), Story(), Story()
+    tell(near, (cause, 116))
+    assert tell(near, ("nonfinite", 116 + PASSES)) == [(cause, 116)]
+    tell(far, (cause, 116))
+    assert tell(far, ("nonfinite", 116 + PASSES + 1)) == [None]
+    tell(again, (cause, 116))
+    tell(again, (cause, 200))
+    assert tell(again, ("nonfinite", 225)) == [(cause, 200)]
+    tell(far, ("bad_inputs", 200), (cause, 210))
+    assert tell(far, ("nonfinite", 600)) == [("bad_inputs", 200)], "the latest one is over, the one before goes on"
 
 
 @pytest.mark.parametrize("cls", list(DIAGNOSES), ids=lambda cls: cls.name)

@@ -59,6 +59,18 @@ def test_only_losses_since_the_intervention_count(since, after):
     assert outcome.loss_after == after
 
 
+def test_what_was_done_on_a_lower_rung_is_closed_as_soon_as_the_rule_had_to_climb():
+    skips = [done(seq, seq) for seq in range(3)]
+    outcomes = waiting(*skips, done(3, 2, rule="other"), done(4, 3, rung=1))
+    higher = done(4, 3, rung=1).model_copy(update={"remedy": "rollback"})
+    judged = records(outcomes.climbed(higher, [1.0] * 10, 10))
+    assert [(outcome.of, outcome.verdict) for outcome in judged] == [(seq, "no_effect") for seq in range(3)]
+    assert {outcome.reason for outcome in judged} == {"it took a rollback at step 3"}
+    assert [outcome.horizon for outcome in judged] == [3, 2, 1]
+    assert [entry.seq for entry in outcomes.pending] == [3, 4]
+    assert outcomes.climbed(higher, [1.0] * 10, 10) == []
+
+
 def test_what_is_not_known_is_written_as_nothing():
     outcomes = waiting(done(), horizon=1, losses=(), num_losses=0)
     (outcome,) = records(outcomes.collect(1, [], 0))
@@ -78,7 +90,7 @@ def test_what_a_run_is_stopped_for_was_not_helped_by_what_was_done_against_it_be
     outcomes = waiting(done(0, 5), done(1, 6, "loss_spike"), done(2, 8), horizon=50)
     judged = records(outcomes.give_up(9, [], 10, stopped_by=Finding(diagnosis="nonfinite", step=8)))
     assert [outcome.verdict for outcome in judged] == ["no_effect", "unknown", "unknown"]
-    assert judged[0].reason == "the run was stopped for the same 3 steps later"
+    assert judged[0].reason == "the run was stopped for the same, 3 steps later"
 
 
 def test_saved_outcomes_wait_for_the_same():

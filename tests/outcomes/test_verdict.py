@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gradguard.outcomes.verdict import FEW, LEAST, WORSE, Level, judge, tolerance
+from gradguard.printable import short
 
 
 LAW = settings(max_examples=100, deadline=None, derandomize=True)
@@ -49,16 +50,30 @@ def test_the_verdict_follows_from_the_losses_and_the_recurrences(before, after, 
 
 
 def test_what_comes_back_now_and_then_is_borne_and_what_stays_is_not():
-    """A bad batch in five is passed over and the rest is learnt from; of every other one nothing good comes."""
-    assert verdict(1.0, 1.0, recurrences=10) == "helped"
+    """A bad batch in five is passed over and the rest is learnt from; what comes back every third step is not cured."""
+    assert verdict(1.0, 1.0, recurrences=1) == "helped"
     assert verdict(1.0, 1.0, recurrences=int(FEW * 50)) == "helped"
     assert verdict(1.0, 1.0, recurrences=int(FEW * 50) + 1) == "no_effect"
+    assert verdict(1.0, 1.0, recurrences=15) == "no_effect"
     assert verdict(1.0, 1.0, recurrences=50) == "no_effect"
 
 
 def test_a_run_that_learns_all_the_same_was_helped_however_often_it_came_back():
     assert verdict(1.0, 0.5, recurrences=50) == "helped"
     assert verdict(1.0, 0.97, recurrences=50) == "no_effect"
+
+
+@pytest.mark.parametrize(("before", "spread", "after"), [(2050.0, 1300.0, 0.61), (10.0, 3.0, 4.0), (1.0, 2.0, 0.4)])
+def test_a_loss_that_fell_a_lot_is_never_called_as_before_however_noisy_it_had_been(before, spread, after):
+    found, reason = judge(level(before, spread, 5), level(after), 0, 50)
+    assert found == "helped"
+    assert "as before" not in reason
+    assert reason.endswith(f"back from {short(before)} to {short(after)}")
+
+
+@pytest.mark.parametrize(("before", "after"), [(1.0, 0.98), (-1.0, -1.02), (-1.0, -3.0), (0.0, 0.0), (-1.0, 0.2)])
+def test_a_loss_below_zero_or_near_what_it_was_is_not_said_to_be_back(before, after):
+    assert "back from" not in judge(level(before, 1.0), level(after), 0, 50)[1]
 
 
 def test_a_rise_within_the_usual_noise_is_none():

@@ -398,7 +398,7 @@ def test_a_healthy_run_is_worth_looking_at_in_any_theme(browser, pages):
 def test_an_empty_run_says_why_it_may_be_empty(browser, pages):
     opened = Opened(browser, pages["empty"])
     text = opened.page.locator("main").inner_text()
-    for word in ("Nothing to judge: no step was recorded.", "Usual reasons", "The policy in force", "Environment"):
+    for word in ("Nothing to judge: no step was taken.", "Usual reasons", "The policy in force", "Environment"):
         assert word in text
     assert opened.page.locator(".chart").count() == 0
     assert opened.faults == []

@@ -97,7 +97,7 @@ def test_the_command_writes_the_page_and_says_what_is_in_it(sick_run, tmp_path, 
     target = tmp_path / "page.html"
     code, out, err = call(capsys, "report", sick_run, "-o", target)
     assert (code, err) == (0, "")
-    assert out.startswith("sick  The guard stepped in 3 times in 240 steps")
+    assert out.startswith("sick  Cured in part: exploding gradient passed")
     assert re.search(r"page\.html: 1 run, \d+\.\d MB\n", out)
     assert out.endswith("Open it in a browser; it needs no network.\n")
     assert target.exists()

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from reported_runs import HOSTILE, NAN, PLATEAU, SPIKE, Recording
 
+from gradguard.audit.rate_jump import rate_jump
 from gradguard.audit.read import read_run
 from gradguard.records import Cause, Change, Finding, Intervention, Outcome
 from gradguard.report.content import describe
 from gradguard.report.episodes import episodes, most_telling
-from gradguard.report.suspects import rate_jump, suspect
+from gradguard.report.suspects import suspect
 from gradguard.report.timeline import timeline
 
 
@@ -31,10 +32,10 @@ def test_a_sick_run_is_told_in_episodes(sick_run):
 
 def test_the_four_questions_are_answered(sick_run):
     replies = {part["question"]: part for part in story_of(sick_run)["answers"]}
-    assert replies["What broke?"]["answer"] == "exploding_gradient, nonfinite, plateau"
+    assert replies["What broke?"]["answer"] == "exploding gradient, NaN or infinity (nonfinite), plateau"
     assert replies["Where?"]["answer"] in (HOSTILE, "h.0.attention.weight")
-    assert replies["What did the guard do?"]["answer"] == "skip_step 2x, clip_norm 1x"
-    assert replies["Did it work?"]["answer"] == "In part: 1 of 2 helped"
+    assert replies["What did the guard do?"]["answer"] == "skip_step twice, clip_norm once"
+    assert replies["Did it work?"]["answer"] == "In part"
 
 
 def test_a_healthy_run_says_so_and_how_close_it_came(healthy_run):
@@ -135,9 +136,38 @@ def test_a_learning_rate_that_jumped_just_before_is_told(tmp_path):
     run = Recording(tmp_path / "run", ["a"])
     for step in range(30):
         run.step(step, lr=0.3 if step == 20 else 0.001)
-    read = read_run(run.finish())
-    line = timeline(read.statistics["step"])
-    jump = rate_jump(read, line, 22)
+    columns = read_run(run.finish()).statistics
+    jump = rate_jump(columns["step"], columns["lr"], 22)
     assert (jump.step, jump.before, jump.after) == (20, 0.001, 0.3)
-    assert rate_jump(read, line, 19) is None
-    assert rate_jump(read, line, 28) is None
+    assert rate_jump(columns["step"], columns["lr"], 19) is None
+    assert rate_jump(columns["step"], columns["lr"], 28) is None
+    assert rate_jump(columns["step"], columns["lr"], 99) is None
+
+
+def test_what_to_do_fits_what_came_before_and_is_of_the_same_diagnosis(tmp_path):
+    run = Recording(tmp_path / "run", ["a", "b"])
+    for step in range(120):
+        run.step(step, lr=0.3 if step == 40 else 0.001)
+    spike = Finding(diagnosis="loss_spike", step=41, advice="Look at the samples.")
+    nan = Finding(diagnosis="nonfinite", step=100, message="The loss is NaN.")
+    other = Finding(diagnosis="exploding_gradient", step=101, parameters=("a",), num_parameters=1, advice="Lower it.")
+    for finding in (spike, nan, other):
+        common = {"step": finding.step, "rule": "r", "diagnosis": finding.diagnosis, "finding": finding}
+        run.write(Intervention(remedy="skip_step", change=Change(summary="done"), **common))
+    first, second = describe(read_run(run.finish()), "run")["episodes"]
+    assert first["before"] == "At step 40 the learning rate rose 300 times, from 0.001 to 0.3."
+    assert "learning-rate schedule" in first["advice"]
+    assert second["happened"] == "The loss is NaN."
+    assert (second["where"], second["before"]) == ([], "")
+    assert "Lower it." not in second["advice"]
+    assert second["advice"]
+
+
+def test_the_main_remedy_is_named_first_and_counted_once(tmp_path):
+    parts = [(found(10), remedy, "helped") for remedy in ("scale_lr", "keep_clipping", "rollback")]
+    told = describe(record(tmp_path / "run", *parts), "run")
+    assert [part["remedy"] for part in told["episodes"][0]["did"]] == ["rollback", "scale_lr", "keep_clipping"]
+    replies = {part["question"]: part for part in told["answers"]}
+    assert replies["What did the guard do?"]["answer"] == "rollback once"
+    assert replies["What did the guard do?"]["detail"].startswith("with scale_lr, keep_clipping")
+    assert told["facts"]["interventions"] == 1

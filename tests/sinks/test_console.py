@@ -96,9 +96,9 @@ def test_a_warning_that_changes_nothing_says_what_helps_once(lines):
             )
         )
     assert lines == [
-        "WARNING|step 3: stale_gradients: Gradients were not reset. Nothing was changed. What helps: Call "
+        "WARNING|step 3: stale_gradients: Gradients were not reset. What helps: Call "
         "optimizer.zero_grad() once per step, before the first backward. More: gradguard explain stale_gradients",
-        "WARNING|step 4: stale_gradients again. Nothing was changed.",
+        "WARNING|step 4: stale_gradients again.",
     ]
 
 
@@ -163,7 +163,7 @@ def test_what_was_done_at_one_step_is_judged_in_one_line_that_names_it(lines):
     lines.clear()
     for seq in (0, 1):
         console.emit(Outcome(step=57, of=seq, horizon=50, verdict="helped", reason="it did not come back in 50 steps"))
-    assert lines == ["INFO|step 57: scale_lr + rollback at step 7 helped: d did not come back in 50 steps"]
+    assert lines == ["INFO|step 57: rollback + scale_lr at step 7 helped: d did not come back in 50 steps"]
 
 
 def test_outcomes_that_repeat_are_shown_once_and_then_at_ever_larger_counts(lines):
@@ -180,7 +180,7 @@ def test_outcomes_that_repeat_are_shown_once_and_then_at_ever_larger_counts(line
 def test_the_last_line_says_what_the_run_came_to(lines, event):
     console = Console()
     console.emit(Event(event=event, message=f"{event} after 9 steps"))
-    assert lines == [f"INFO|{event} after 9 steps. Nothing needed the guard."]
+    assert lines == [f"INFO|{event} after 9 steps. No alarm was raised."]
     lines.clear()
     for seq in range(3):
         console.emit(clip(seq).model_copy(update={"seq": seq}))
@@ -193,6 +193,26 @@ def test_the_last_line_says_what_the_run_came_to(lines, event):
         f"INFO|{event} after 9 steps. The guard acted 3 times: clip_norm 3 times against exploding_gradient. Of 2 that "
         "were judged, 1 helped, 1 made it worse. It also warned of plateau, and left that to you."
     )
+
+
+def test_what_is_told_and_dealt_with_in_one_step_is_one_event_and_never_said_to_be_left(lines):
+    console = Console()
+    for remedy in ("notify", "scale_lr", "keep_clipping"):
+        common = {"step": 7, "rule": "r", "diagnosis": "d", "finding": spike(7)}
+        console.emit(Intervention(remedy=remedy, change=Change(summary=f"s {remedy}"), **common))
+    assert not any("hing was changed" in line for line in lines)
+    assert lines[1] == "WARNING|step 7: done: s scale_lr (scale_lr)."
+    assert lines[2] == "WARNING|step 7: also done: s keep_clipping (keep_clipping)."
+    console.emit(Event(event="closed", message="closed after 9 steps"))
+    assert lines[-1] == (
+        "INFO|closed after 9 steps. The guard acted once: scale_lr, keep_clipping against d. "
+        "Whether that helped could not be judged."
+    )
+
+
+def test_a_run_without_a_step_is_not_said_to_be_without_an_alarm(lines):
+    Console().emit(Event(event="closed", message="closed: no step was taken"))
+    assert lines == ["INFO|closed: no step was taken."]
 
 
 def test_the_last_line_of_a_run_that_was_only_watched_says_what_was_left_alone(lines):

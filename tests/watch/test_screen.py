@@ -138,11 +138,60 @@ def test_a_run_without_steps_and_one_without_losses_have_a_screen(tmp_path):
     assert "nothing found or done in these steps" in text
 
 
-def test_a_calm_run_says_that_no_layer_stands_out(tmp_path):
-    run = start_run(tmp_path / "exp")
+def test_layers_are_shown_only_near_something_that_was_found(tmp_path):
+    run = start_run(tmp_path / "calm")
     add_rows(run, range(60))
     run.statistics.flush()
-    assert "none above 3 times its usual norm" in "\n".join(shown(look(run)))
+    assert "Worst layers" not in "\n".join(shown(look(run)))
+    assert "Worst layers" in "\n".join(shown(look(sick(tmp_path / "sick", steps=280))))
+    assert "Worst layers" not in "\n".join(shown(look(sick(tmp_path / "cured", steps=400))))
+
+
+def test_the_verdict_stands_on_top_and_is_true(tmp_path):
+    def second_line(run):
+        run.statistics.flush()
+        return shown(look(run))[1].strip()
+
+    run = start_run(tmp_path / "calm")
+    add_rows(run, range(60))
+    assert second_line(run) == "No alarm so far"
+    run = start_run(tmp_path / "blind")
+    add_rows(run, range(60), loss=np.nan)
+    assert second_line(run) == "No alarm so far; no loss was handed over, only the gradients are watched"
+    run = start_run(tmp_path / "lost")
+    act(run, 50, "nonfinite", "skip_step")
+    lost = ACTED | Flag.SKIPPED_BY_GUARD
+    add_rows(run, range(60), loss=lambda s: np.nan if s > 50 else 1.0, flags=lambda s: lost if s > 50 else 0)
+    assert second_line(run) == "The last 9 losses are NaN"
+    run = start_run(tmp_path / "thrown")
+    act(run, 58, "nonfinite", "skip_step")
+    add_rows(run, range(60), flags=lambda s: lost if s % 2 else 0)
+    assert second_line(run) == "25 of the last 50 steps were thrown away"
+    run = sick(tmp_path / "sick")
+    assert second_line(run) == "The last: exploding gradient at step 250, clip_norm made it worse"
+    judge(run, act(run, 290, "nonfinite", "rollback"), 340)
+    assert second_line(run) == "The last: NaN or infinity at step 290, rollback helped"
+    act(run, 295, "plateau", "notify")
+    assert second_line(run) == "The last: plateau at step 295, a warning: nothing was changed"
+
+
+def test_a_step_at_which_the_guard_only_warned_is_not_said_to_be_acted_on(tmp_path):
+    run = start_run(tmp_path / "exp")
+    for step, remedy in ((3, "notify"), (5, "notify"), (5, "clip_norm"), (7, "notify")):
+        act(run, step, remedy=remedy)
+    add_rows(run, range(60), flags=lambda step: ACTED if step in (3, 5, 7) else 0)
+    run.statistics.flush()
+    text = "\n".join(shown(look(run)))
+    assert "· found 3  ! warned 2  ▲ acted 1" in text
+    told = text[text.index("step 5 ") :].splitlines()[:4]
+    assert not any("notify" in line for line in told)
+
+
+def test_the_present_value_lies_within_the_bounds_of_its_curve(tmp_path):
+    run = start_run(tmp_path / "exp")
+    add_rows(run, range(200), loss=lambda step: 2.33 if step == 199 else 2.5 + step % 3)
+    run.statistics.flush()
+    assert any(line.split()[:1] == ["2.33"] for line in shown(look(run)))
 
 
 def test_lines_without_a_terminal_tell_the_same(tmp_path):
