@@ -69,7 +69,8 @@ def _fading(wanting: list[Parameter]) -> Iterator[PreflightFinding]:
         yield _found(
             "warn",
             f"The gradient fades by a factor of {factor:.3g} a layer: {first.grad_norm:.2g} at "
-            f"{layer_name(first.name)}, {last.grad_norm:.2g} at {layer_name(last.name)}. The first layers will hardly learn.",
+            f"{layer_name(first.name)}, {last.grad_norm:.2g} at {layer_name(last.name)}. "
+            "The first layers will hardly learn.",
             CURE,
             hidden,
         )
