@@ -1,5 +1,5 @@
 "use strict";
-// The global gradient norm with what the guard took for usual, and from where on it would alarm.
+// The global gradient norm with what the guard took for usual, from where on it would alarm, and what it did then.
 
 // Of all runs, with their thresholds unless these are far away.
 function normRange() {
@@ -14,12 +14,73 @@ function normRange() {
   return range;
 }
 
-function normFigure(view) {
+// Steps above the lowest threshold as marks: what was done at each of them, or why nothing was.
+const LOOKED_AT = "exploding_gradient";
+function peaksOf({ alarm, curves }, rows) {
+  if (!alarm.ratios.length) return [];
+  const [ratio] = alarm.ratios;
+  const places = curves.step.map((_, i) => i).filter((i) => curves.norm[i] > ratio * (curves.median[i] ?? Infinity));
+  const found = new Map(places.map((i) => [curves.step[i], []]));
+  for (const row of rows) found.get(row.step)?.push(row);
+  return places.map((i) => {
+    const step = curves.step[i];
+    return { step, norm: curves.norm[i], ...answerTo(found.get(step)), times: curves.norm[i] / curves.median[i] };
+  });
+}
+
+const NO_ALARM = "no alarm: it did not stand out from the spread of the steps before, or only once";
+function answerTo(rows) {
+  const done = rows.filter((row) => row.outcome !== "not_done");
+  const own = done.find((row) => row.diagnosis === LOOKED_AT);
+  if (own) return { kind: "own", outcome: own.outcome, rows: [own], said: `${own.remedy}: ${own.summary}` };
+  const held = rows.find((row) => row.diagnosis === LOOKED_AT);
+  const why = held ? `; its own rule: ${held.summary}` : "";
+  if (done.length) {
+    const [row] = done.sort((a, b) => byRank(a.outcome, b.outcome));
+    const said = `another rule went first, against ${row.diagnosis}: ${row.remedy}${why}`;
+    return { kind: "other", outcome: row.outcome, rows: [row], said, reason: row.diagnosis };
+  }
+  if (held)
+    return { kind: "held", outcome: "not_done", rows: [held], said: `not acted on: ${held.summary}`, reason: held.summary };
+  return { kind: "none", outcome: "not_done", rows: [], said: NO_ALARM };
+}
+
+function peakText({ step, norm, times, said, outcome, kind }) {
+  const verdict = ["own", "other"].includes(kind) ? outcomeOf(outcome).text : "";
+  const head = `step ${step}: gradient norm ${number(norm)}, ${number(times, 3)} times the usual`;
+  return [head, ...wrapped(said, 70), verdict].filter(Boolean).map(plain).join("<br>");
+}
+
+// How many steps stood above a threshold, and what came of them, in a sentence.
+function peakSentence(peaks, { curves }) {
+  if (!peaks.length) return null;
+  const of = (kind) => peaks.filter((peak) => peak.kind === kind);
+  const reasons = (some) => {
+    const counts = new Map();
+    for (const { reason } of some) counts.set(reason, (counts.get(reason) ?? 0) + 1);
+    const most = [...counts].sort((a, b) => b[1] - a[1]);
+    if (most.length === 1) return most[0][0];
+    const told = most.slice(0, 3).map(([reason, times]) => `${number(times)}× ${reason}`);
+    return told.join(", ") + (most.length > 3 ? ", …" : "");
+  };
+  const [own, other, held, none] = ["own", "other", "held", "none"].map(of);
+  const parts = [
+    own.length && `on ${number(own.length)} the guard acted for it`,
+    other.length && `on ${number(other.length)} another rule went first (${reasons(other)})`,
+    held.length && `on ${number(held.length)} nothing was done (${reasons(held)})`,
+    none.length && `${number(none.length)} raised no alarm: it takes more than the ratio, see ${LOOKED_AT} in the glossary`,
+  ].filter(Boolean);
+  const where = curves.is_whole ? "" : " of those drawn";
+  return `${count(peaks.length, "step")}${where} rose above a threshold: ${parts.join(", ")}.`;
+}
+
+function normFigure(view, peaks) {
   const { curves, alarm } = view.run;
   const pick = (values) => view.drawnRows.map((i) => values[i]);
   const [x, median, norm, clip] = [curves.step, curves.median, curves.norm, curves.clip].map(pick);
   const times = (ratio) => median.map((value) => (value === null ? null : value * ratio));
   const band = { mode: "lines", line: { width: 0 }, hoverinfo: "skip", connectgaps: false };
+  const range = normRange();
   const data = [
     { ...band, x, y: pick(curves.low) },
     { ...band, x, y: pick(curves.high), fill: "tonexty", fillcolor: color("sky", 0.25) },
@@ -48,25 +109,14 @@ function normFigure(view) {
       y: clipped.map((i) => norm[i] * clip[i]),
       mode: "markers",
       name: "after clipping",
-      marker: { color: color("green"), size: 4, symbol: "circle-open" },
+      marker: { color: color("green"), size: 4, symbol: "square" },
       hovertemplate: "step %{x}<br>clipped to %{y:.4~g}<extra></extra>",
     });
   }
-  const range = normRange();
-  const shapes =
-    alarm.clip === null
-      ? []
-      : [
-          {
-            type: "line",
-            xref: "paper",
-            x0: 0,
-            x1: 1,
-            y0: alarm.clip,
-            y1: alarm.clip,
-            line: { color: color("green"), dash: "dot", width: 1.4 },
-          },
-        ];
+  if (alarm.clip !== null)
+    data.push(
+      line(view.whole, [alarm.clip, alarm.clip], "clipped to", color("green"), { line: { dash: "dot", width: 1.4 } }),
+    );
   if (curves.odd.length) {
     data.push({
       x: curves.odd,
@@ -77,46 +127,49 @@ function normFigure(view) {
       hovertemplate: "step %{x}<br>the gradient was not finite<extra></extra>",
     });
   }
+  data.push(...markTraces(thinned(peaks, view.shownSpan), (peak) => peak.norm, "y", 9));
   return {
     data,
-    height: 330,
     layout: {
       margin: { l: 66, r: 14, t: 8, b: 44 },
-      shapes,
       xaxis: axis({ title: { text: "step", standoff: 4 } }),
       yaxis: logAxis(range, { title: { text: "gradient norm", standoff: 8 } }),
     },
   };
 }
 
-function normChart(view) {
-  const { alarm, curves } = view.run;
-  const entry = (ink, text, dash = "solid") => el("span", {}, swatch(ink, dash), text);
-  const legend = el(
-    "div",
-    { class: "legend" },
-    entry("blue", "global norm, before any clip"),
-    entry("sky", `usual: median of ${alarm.window} steps, and where nearly all lie`, "band"),
-    alarm.ratios.map((ratio, i) =>
-      entry(
-        i ? "red" : "orange",
-        i ? `${number(ratio)}×: alarm at once` : `${number(ratio)}×: alarm if it stands out twice`,
-        i ? "solid" : "dash",
-      ),
-    ),
-    alarm.clip === null ? null : entry("green", `clipped to ${number(alarm.clip)} at every step`, "dash"),
-    curves.odd.length ? el("span", {}, el("i", { class: "tone-bad" }, "▲"), "not finite") : null,
+function normLegend({ alarm, curves }, peaks) {
+  const isClipped = curves.clip.some((value) => value !== null && value < 1);
+  return legend(
+    [[swatch("blue"), "global norm, before any clip"]],
+    [[swatch("sky", { width: 1.2, band: 0.25 }), `usual: median of ${alarm.window} steps, and where nearly all lie`]],
+    alarm.ratios.map((ratio, i) => [
+      swatch(i ? "red" : "orange", { dash: i ? null : "dash" }),
+      `${number(ratio)}× usual: ${i ? "one step is an alarm" : "two steps of three are an alarm"}`,
+    ]),
+    isClipped && [[swatch("green", { dash: "dot", width: 4 }), "after clipping"]],
+    alarm.clip !== null && [[swatch("green", { dash: "dot" }), `clipped to ${number(alarm.clip)} at every step`]],
+    curves.odd.length && [[symbolSign("triangle-up", "red"), "NaN or Inf"]],
+    outcomeSigns(peaks.map((peak) => peak.outcome)),
   );
+}
+
+function normChart(view, rows, openRow) {
+  const { run } = view;
+  const peaks = peaksOf(run, rows).map((peak) => ({ ...peak, text: peakText(peak) }));
   return el(
     "div",
     {},
-    legend,
+    normLegend(run, peaks),
     chart(view, {
-      label: "Global gradient norm over the steps, with its usual range and the alarm thresholds",
-      build: () => normFigure(view),
+      label: "Global gradient norm over the steps, with its usual range, the alarm thresholds, and what rose above them",
+      caption: peakSentence(peaks, run),
+      height: () => 330,
+      build: () => normFigure(view, peaks),
       isTimed: true,
       isFirst: true,
       follows: view.isThinned ? ["span"] : [],
+      onClick: markOpener(openRow),
     }),
   );
 }
