@@ -2,6 +2,12 @@
 // A statistic of every layer over the chosen span of steps.
 
 const linearAxis = (range, extra) => axis({ ...extra, nticks: 7, exponentformat: "e" });
+// As many decades are named as there is room for.
+function wideLogAxis(range, extra) {
+  const most = innerWidth < 640 || DATA.runs.length > 1 ? 4 : 10;
+  const decades = range ? range[1] - range[0] : 0;
+  return logAxis(range, { ...extra, tickangle: 0, ...(decades > most ? { dtick: Math.ceil(decades / most) } : {}) });
+}
 
 // Of the layers that are not far below the others.
 function boxRange({ y, lowerfence, upperfence }, far) {
@@ -69,7 +75,7 @@ function boxFigure(view, sketches, name, stretches, far) {
     layout: {
       annotations,
       margin: layerMargin(layers, height, { b: 44 }),
-      xaxis: (isLog ? logAxis : linearAxis)(range, { title: { text: STATISTICS[name], standoff: 4 } }),
+      xaxis: (isLog ? wideLogAxis : linearAxis)(range, { title: { text: STATISTICS[name], standoff: 4 } }),
       yaxis: layerAxis(layers, height),
     },
   };

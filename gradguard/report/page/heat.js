@@ -28,11 +28,16 @@ const heatRange = (() => {
     const [values, ends] = [Float64Array.from(usual).sort(), all.reduce(widened, [Infinity, -Infinity])];
     const trimmed = [quantile(values, 0.005), quantile(values, 0.995)];
     const isWide = values.at(-1) - values[0] > 2;
-    const low = isWide ? Math.floor(trimmed[0]) : values[0];
-    const high = Math.max(isWide ? Math.ceil(trimmed[1]) : values.at(-1), low + 0.5);
+    const low = isWide ? roundEnd(trimmed[0], -1) : values[0];
+    const high = Math.max(isWide ? roundEnd(trimmed[1], 1) : values.at(-1), low + 0.5);
     return { low, high, isBelow: ends[0] < low, isAbove: ends[1] > high };
   }
 })();
+// The next of ..., 0.1, 0.2, 0.5, 1, 2, 5, ... below or above, as an exponent.
+function roundEnd(exponent, side) {
+  const ends = [0, 1, 2].flatMap((digits) => [1, 2, 5].map((digit) => Math.floor(exponent) + digits - 1 + Math.log10(digit)));
+  return side < 0 ? ends.findLast((end) => end <= exponent) : ends.find((end) => end >= exponent);
+}
 const widened = ([low, high], value) => [Math.min(low, value), Math.max(high, value)];
 
 // A decade a label, and at an end that values lie beyond: which way.
@@ -40,6 +45,11 @@ function heatScale({ low, high, isBelow, isAbove }) {
   const each = high - low > 1.6 ? Math.ceil((high - low) / 7) : 0.5;
   const inner = [];
   for (let at = Math.ceil(low / each) * each; at <= high; at += each) inner.push(at);
+  const text = (at) => {
+    const digit = Math.round(10 ** (at - Math.floor(at + 1e-9)));
+    const decade = `10<sup>${String(Number(Math.floor(at + 1e-9).toFixed(1))).replace("-", "−")}</sup>`;
+    return digit > 1 ? `${digit}·${decade}` : decade;
+  };
   const room = (high - low) / 14;
   const isFree = (at) => !(isBelow && at - low < room) && !(isAbove && high - at < room);
   const ticks = inner.filter(isFree).map((at) => [at, ""]);
@@ -47,7 +57,7 @@ function heatScale({ low, high, isBelow, isAbove }) {
   if (isAbove) ticks.push([high, "&gt; "]);
   return {
     tickvals: ticks.map(([at]) => at),
-    ticktext: ticks.map(([at, sign]) => `${sign}10<sup>${String(Number(at.toFixed(1))).replace("-", "−")}</sup>`),
+    ticktext: ticks.map(([at, sign]) => sign + text(at)),
   };
 }
 
@@ -133,14 +143,13 @@ function heatChart(view) {
     onClick: ([point]) => view.set("layer", point.pointNumber[0]),
   });
   const redraw = () => figure.querySelector(".chart").redraw();
-  const stretch =
-    norms.depth === 1
-      ? null
-      : choice("Of each stretch of steps the", PARTS, "4", (value) => {
-          part = Number(value);
-          redraw();
-        });
   const isAnyLong = DATA.runs.some((run) => (sketchOf(run.norms)?.depth ?? 1) > 1);
-  const whole = isAnyLong ? el("span", { class: "facts-line" }, "Every step is drawn.") : null;
-  return el("div", {}, controls(stretch ?? whole), figure, under);
+  const parts = norms.depth > 1 ? PARTS : [["4", "only one"]];
+  const stretch =
+    isAnyLong &&
+    choice("Of each stretch of steps the", parts, "4", (value) => {
+      part = Number(value);
+      redraw();
+    });
+  return el("div", {}, controls(stretch), figure, under);
 }

@@ -43,7 +43,7 @@ const SECTIONS = [
   {
     id: "norm",
     title: "Gradient norm",
-    lead: "How large the gradient was beside its own recent past. A step above a threshold is looked at more closely, once the run has warmed up: its mark says what came of it, or that nothing was done, and why. Click one to read more.",
+    lead: "How large the gradient was beside its own recent past. Above a threshold the guard looks closer, once the run has warmed up; not every such step is an alarm.",
     draw: ({ view, rows, table }) => normChart(view, rows, (place) => table.open(place)),
     needsSteps: true,
   },

@@ -14,24 +14,29 @@ function normRange() {
   return range;
 }
 
-// Steps above the lowest threshold as marks: what was done at each of them, or why nothing was.
+// As marks: steps above the lowest threshold, with what was done at each of them, or why nothing was; and the other
+// steps at which the guard acted on the size of the gradient.
 const LOOKED_AT = "exploding_gradient";
+const isDoneFor = (row) => row.diagnosis === LOOKED_AT && row.outcome !== "not_done";
 function peaksOf({ alarm, curves }, rows) {
   if (!alarm.ratios.length) return [];
-  const [ratio] = alarm.ratios;
-  const places = curves.step.map((_, i) => i).filter((i) => curves.norm[i] > ratio * (curves.median[i] ?? Infinity));
+  const acted = new Set(rows.filter(isDoneFor).map((row) => row.step));
+  const isAbove = (i) => curves.norm[i] > alarm.ratios[0] * (curves.median[i] ?? Infinity);
+  const isMarked = (i) => isPositive(curves.norm[i]) && (isAbove(i) || acted.has(curves.step[i]));
+  const places = curves.step.map((_, i) => i).filter(isMarked);
   const found = new Map(places.map((i) => [curves.step[i], []]));
   for (const row of rows) found.get(row.step)?.push(row);
   return places.map((i) => {
-    const step = curves.step[i];
-    return { step, norm: curves.norm[i], ...answerTo(found.get(step)), times: curves.norm[i] / curves.median[i] };
+    const [step, norm, usual] = [curves.step, curves.norm, curves.median].map((column) => column[i]);
+    const answer = answerTo(found.get(step));
+    return { step, norm, usual, ...answer, kind: isAbove(i) ? answer.kind : "else" };
   });
 }
 
 const NO_ALARM = "no alarm: it did not stand out from the spread of the steps before, or only once";
 function answerTo(rows) {
   const done = rows.filter((row) => row.outcome !== "not_done");
-  const own = done.find((row) => row.diagnosis === LOOKED_AT);
+  const own = done.find(isDoneFor);
   if (own) return { kind: "own", outcome: own.outcome, rows: [own], said: `${own.remedy}: ${own.summary}` };
   const held = rows.find((row) => row.diagnosis === LOOKED_AT);
   const why = held ? `; its own rule: ${held.summary}` : "";
@@ -45,10 +50,13 @@ function answerTo(rows) {
   return { kind: "none", outcome: "not_done", rows: [], said: NO_ALARM };
 }
 
-function peakText({ step, norm, times, said, outcome, kind }) {
-  const verdict = ["own", "other"].includes(kind) ? outcomeOf(outcome).text : "";
-  const head = `step ${step}: gradient norm ${number(norm)}, ${number(times, 3)} times the usual`;
-  return [head, ...wrapped(said, 70), verdict].filter(Boolean).map(plain).join("<br>");
+function peakText({ step, norm, usual, said, outcome }) {
+  const verdict = outcome === "not_done" ? "" : outcomeOf(outcome).text;
+  const times = usual ? `, ${number(norm / usual, 3)} times the usual` : "";
+  return [`step ${step}: gradient norm ${number(norm)}${times}`, ...wrapped(said, 70), verdict]
+    .filter(Boolean)
+    .map(plain)
+    .join("<br>");
 }
 
 // How many steps stood above a threshold, and what came of them, in a sentence.
@@ -63,15 +71,22 @@ function peakSentence(peaks, { curves }) {
     const told = most.slice(0, 3).map(([reason, times]) => `${number(times)}× ${reason}`);
     return told.join(", ") + (most.length > 3 ? ", …" : "");
   };
-  const [own, other, held, none] = ["own", "other", "held", "none"].map(of);
+  const [own, other, held, none, rest] = ["own", "other", "held", "none", "else"].map(of);
   const parts = [
     own.length && `on ${number(own.length)} the guard acted for it`,
     other.length && `on ${number(other.length)} another rule went first (${reasons(other)})`,
     held.length && `on ${number(held.length)} nothing was done (${reasons(held)})`,
-    none.length && `${number(none.length)} raised no alarm: it takes more than the ratio, see ${LOOKED_AT} in the glossary`,
+    none.length && `${number(none.length)} raised no alarm, for want of a second one or within the spread of the steps before`,
   ].filter(Boolean);
   const where = curves.is_whole ? "" : " of those drawn";
-  return `${count(peaks.length, "step")}${where} rose above a threshold: ${parts.join(", ")}.`;
+  const above = count(peaks.length - rest.length, "step") + where;
+  return [
+    parts.length ? `${above} rose above a threshold: ${parts.join(", ")}.` : "",
+    rest.length ? `On ${count(rest.length, parts.length ? "other step" : "step")} the guard acted by another sign.` : "",
+    "Each has a mark that says what came of it; click it to read why.",
+  ]
+    .filter(Boolean)
+    .join(" ");
 }
 
 function normFigure(view, peaks) {
