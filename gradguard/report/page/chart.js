@@ -59,7 +59,10 @@ function layoutOf(layout) {
 // redrawn for.
 // With `isTimed` its x axis is the step: it shows the view's span, and zooming it chooses the span. With `isFirst` a
 // glimpse of it is shown until the library is there.
-function chart(view, { label, caption, height, build, follows = [], isTimed = false, isFirst = false, onClick = null }) {
+function chart(
+  view,
+  { label, caption, height, build, follows = [], isTimed = false, isFirst = false, onClick = null },
+) {
   const host = el("div", { class: "chart", role: "img", "aria-label": label });
   const fit = () => (host.style.height = `${height()}px`);
   fit();

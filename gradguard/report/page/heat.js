@@ -35,7 +35,9 @@ const heatRange = (() => {
 })();
 // The next of ..., 0.1, 0.2, 0.5, 1, 2, 5, ... below or above, as an exponent.
 function roundEnd(exponent, side) {
-  const ends = [0, 1, 2].flatMap((digits) => [1, 2, 5].map((digit) => Math.floor(exponent) + digits - 1 + Math.log10(digit)));
+  const ends = [0, 1, 2].flatMap((digits) =>
+    [1, 2, 5].map((digit) => Math.floor(exponent) + digits - 1 + Math.log10(digit)),
+  );
   return side < 0 ? ends.findLast((end) => end <= exponent) : ends.find((end) => end >= exponent);
 }
 const widened = ([low, high], value) => [Math.min(low, value), Math.max(high, value)];

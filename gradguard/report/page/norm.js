@@ -46,7 +46,13 @@ function answerTo(rows) {
     return { kind: "other", outcome: row.outcome, rows: [row], said, reason: row.diagnosis };
   }
   if (held)
-    return { kind: "held", outcome: "not_done", rows: [held], said: `not acted on: ${held.summary}`, reason: held.summary };
+    return {
+      kind: "held",
+      outcome: "not_done",
+      rows: [held],
+      said: `not acted on: ${held.summary}`,
+      reason: held.summary,
+    };
   return { kind: "none", outcome: "not_done", rows: [], said: NO_ALARM };
 }
 
@@ -76,13 +82,16 @@ function peakSentence(peaks, { curves }) {
     own.length && `on ${number(own.length)} the guard acted for it`,
     other.length && `on ${number(other.length)} another rule went first (${reasons(other)})`,
     held.length && `on ${number(held.length)} nothing was done (${reasons(held)})`,
-    none.length && `${number(none.length)} raised no alarm, for want of a second one or within the spread of the steps before`,
+    none.length &&
+      `${number(none.length)} raised no alarm, for want of a second one or within the spread of the steps before`,
   ].filter(Boolean);
   const where = curves.is_whole ? "" : " of those drawn";
   const above = count(peaks.length - rest.length, "step") + where;
   return [
     parts.length ? `${above} rose above a threshold: ${parts.join(", ")}.` : "",
-    rest.length ? `On ${count(rest.length, parts.length ? "other step" : "step")} the guard acted by another sign.` : "",
+    rest.length
+      ? `On ${count(rest.length, parts.length ? "other step" : "step")} the guard acted by another sign.`
+      : "",
     "Each has a mark that says what came of it; click it to read why.",
   ]
     .filter(Boolean)
@@ -177,7 +186,8 @@ function normChart(view, rows, openRow) {
     {},
     normLegend(run, peaks),
     chart(view, {
-      label: "Global gradient norm over the steps, with its usual range, the alarm thresholds, and what rose above them",
+      label:
+        "Global gradient norm over the steps, with its usual range, the alarm thresholds, and what rose above them",
       caption: peakSentence(peaks, run),
       height: () => 330,
       build: () => normFigure(view, peaks),

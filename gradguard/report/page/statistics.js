@@ -25,7 +25,9 @@ const quantile = (sorted, share) => {
 // it is where a gradient is 0 but for rounding. They would take the better part of every scale.
 const GAP_DECADES = 2.5;
 function farBelow(usual) {
-  const known = usual.map((value, layer) => ({ value: Math.log10(value), layer })).filter(({ value }) => value > -Infinity);
+  const known = usual
+    .map((value, layer) => ({ value: Math.log10(value), layer }))
+    .filter(({ value }) => value > -Infinity);
   known.sort((a, b) => a.value - b.value);
   for (let i = known.length >> 1; i > 0; i--) {
     if (known[i].value - known[i - 1].value > GAP_DECADES) return new Set(known.slice(0, i).map(({ layer }) => layer));
@@ -44,7 +46,10 @@ const everyStretch = (sketch) => sketch.first.map((_, i) => i);
 
 function farBelowNote(layers, far, how) {
   if (!far.size) return null;
-  const names = [...far].sort((a, b) => a - b).slice(0, 4).map((layer, place) => [place ? ", " : "", el("code", {}, breakable(layers[layer]))]);
+  const names = [...far]
+    .sort((a, b) => a - b)
+    .slice(0, 4)
+    .map((layer, place) => [place ? ", " : "", el("code", {}, breakable(layers[layer]))]);
   const more = far.size > 4 ? ` and ${number(far.size - 4)} more` : "";
   const verb = far.size > 1 ? "lie" : "lies";
   return el(

@@ -55,11 +55,7 @@ function symbolNode(symbol, ink, size, x = 0) {
 
 // A mark as it stands on a chart, to stand beside its word.
 function symbolSign(symbol, ink) {
-  return drawing(
-    "svg",
-    { class: "sign", viewBox: "-8 -8 16 16", "aria-hidden": "true" },
-    symbolNode(symbol, ink, 10),
-  );
+  return drawing("svg", { class: "sign", viewBox: "-8 -8 16 16", "aria-hidden": "true" }, symbolNode(symbol, ink, 10));
 }
 
 // A line as it is drawn on a chart: dashed or not, with a symbol on it, or in the middle of a band.
@@ -83,5 +79,11 @@ function swatch(ink, { dash, symbol, width = 2, band = 0 } = {}) {
 // Signs with their words; what is missing is left out.
 function legend(...entries) {
   const known = entries.flat().filter(Boolean);
-  return known.length ? el("div", { class: "legend" }, known.map((entry) => el("span", {}, entry))) : null;
+  return known.length
+    ? el(
+        "div",
+        { class: "legend" },
+        known.map((entry) => el("span", {}, entry)),
+      )
+    : null;
 }

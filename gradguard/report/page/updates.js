@@ -36,7 +36,9 @@ function updatesFigure(view, ratios, far) {
     layout: {
       margin: { l: 66, r: 14, t: 8, b: 44 },
       xaxis: axis({ title: { text: "step", standoff: 4 } }),
-      yaxis: logAxis(ratioRange([...level(0), ...level(4), ...own, guide]), { title: { text: "update / weight", standoff: 8 } }),
+      yaxis: logAxis(ratioRange([...level(0), ...level(4), ...own, guide]), {
+        title: { text: "update / weight", standoff: 8 },
+      }),
       shapes: [
         {
           type: "line",
