@@ -153,7 +153,11 @@ function layerAxis(names, height, extra = {}) {
 // A name without its middle, a sentence without its end.
 function shortened(text, room) {
   if (text.length <= room) return text;
-  if (text.includes(" ")) return `${text.slice(0, room - 1).trimEnd()}…`;
+  if (text.includes(" ")) {
+    const cut = text.slice(0, room - 1);
+    const end = cut.lastIndexOf(" ");
+    return `${(end > room / 2 ? cut.slice(0, end) : cut).trimEnd().replace(/[,;:]$/, "")} …`;
+  }
   const head = Math.ceil((room - 1) / 2);
   return `${text.slice(0, head)}…${text.slice(text.length - (room - 1 - head))}`;
 }

@@ -43,7 +43,7 @@ function roundEnd(exponent, side) {
 const widened = ([low, high], value) => [Math.min(low, value), Math.max(high, value)];
 
 // A decade a label, and at an end that values lie beyond: which way.
-function heatScale({ low, high, isBelow, isAbove }) {
+function heatScale({ low, high, isBelow, isAbove }, height) {
   const each = high - low > 1.6 ? Math.ceil((high - low) / 7) : 0.5;
   const inner = [];
   for (let at = Math.ceil(low / each) * each; at <= high; at += each) inner.push(at);
@@ -52,7 +52,7 @@ function heatScale({ low, high, isBelow, isAbove }) {
     const decade = `10<sup>${String(Number(Math.floor(at + 1e-9).toFixed(1))).replace("-", "−")}</sup>`;
     return digit > 1 ? `${digit}·${decade}` : decade;
   };
-  const room = (high - low) / 14;
+  const room = ((high - low) * 15) / (0.9 * height);
   const isFree = (at) => !(isBelow && at - low < room) && !(isAbove && high - at < room);
   const ticks = inner.filter(isFree).map((at) => [at, ""]);
   if (isBelow) ticks.unshift([low, "&lt; "]);
@@ -86,7 +86,7 @@ function heatFigure(view, norms, part, isOdd) {
         thickness: 10,
         outlinewidth: 0,
         len: 0.9,
-        ...heatScale(range),
+        ...heatScale(range, height),
         tickfont: { size: 11 },
         x: 1.005,
         xpad: 4,

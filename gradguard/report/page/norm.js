@@ -92,7 +92,7 @@ function peakSentence(peaks, { curves }) {
     rest.length
       ? `On ${count(rest.length, parts.length ? "other step" : "step")} the guard acted by another sign.`
       : "",
-    "Each has a mark that says what came of it; click it to read why.",
+    "Each has a mark: point at it to read what came of it, and why.",
   ]
     .filter(Boolean)
     .join(" ");
