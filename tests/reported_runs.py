@@ -164,17 +164,19 @@ def normalised(path):
     return healthy(path, names=NORMALISED, sizes=[1.0, 1e-8, 1.0, 1.0, 1.0, 1.0], dead=(0.0, 0.004))
 
 
-EARLY, CLIPPED, OUTRANKED, MILD, UNSEEN = 2, 60, 80, 100, 120
+EARLY, WARNED, CLIPPED, OUTRANKED, MILD, UNSEEN = 2, 40, 60, 80, 100, 120
 
 
 def peaks(path):
     """Record gradients far above the usual that were met in every way: acted on or not, and why."""
     run = Recording(path, ["a.weight", "b.weight"])
     for step in range(140):
-        run.step(step, scale=50.0 if step in (EARLY, CLIPPED, OUTRANKED, MILD, UNSEEN) else 1.0)
+        run.step(step, scale=50.0 if step in (EARLY, WARNED, CLIPPED, OUTRANKED, MILD, UNSEEN) else 1.0)
         grown = {"step": step, "diagnosis": "exploding_gradient"}
         if step in (EARLY, CLIPPED):
             run.write(Intervention(rule="tame", remedy="clip_norm", change=Change(summary="clipped"), **grown))
+        if step == WARNED:
+            run.write(Intervention(rule="tell", remedy="notify", change=Change(summary="told"), **grown))
         if step == OUTRANKED:
             skipped = Change(summary="step skipped")
             run.write(Intervention(step=step, rule="drop", diagnosis="nonfinite", remedy="skip_step", change=skipped))

@@ -2,7 +2,7 @@
 
 import pytest
 from opened_pages import Opened, wait_until
-from reported_runs import CLIPPED, EARLY, MILD, OUTRANKED, UNSEEN, normalised, peaks, sick
+from reported_runs import CLIPPED, EARLY, MILD, OUTRANKED, UNSEEN, WARNED, normalised, peaks, sick
 
 from gradguard.report.write import write_report
 
@@ -109,19 +109,21 @@ def test_steps_above_a_threshold_say_what_was_done_or_why_nothing_was(open_page)
     page = open_page(peaks)
     said = page.locator("#norm figcaption").inner_text()
     assert (
-        "4 steps rose above a threshold: on 1 the guard acted for it, on 1 another rule went first (nonfinite)" in said
+        "5 steps rose above a threshold: on 1 the guard acted on that, on 1 another rule went first (nonfinite)" in said
     )
     assert "on 1 nothing was done" in said
+    assert "on 1 it told of it and changed nothing" in said
     assert "1 raised no alarm" in said
-    assert "On 1 other step the guard acted by another sign." in said
+    assert "On 1 other step the guard acted on another sign of exploding_gradient." in said
     marks = page.evaluate(
         """() => Object.fromEntries(document.querySelector("#norm .chart").data
             .filter(({ text, mode }) => text && mode === "markers")
             .flatMap(({ x, text, marker }) => x.map((step, i) => [step, [marker.symbol, text[i]]])))"""
     )
-    assert sorted(map(int, marks)) == [EARLY, CLIPPED, OUTRANKED, MILD, UNSEEN]
+    assert sorted(map(int, marks)) == [EARLY, WARNED, CLIPPED, OUTRANKED, MILD, UNSEEN]
     for step, symbol, words in (
         (EARLY, "diamond-open", "clip_norm: clipped"),
+        (WARNED, "triangle-down", "nothing was changed"),
         (CLIPPED, "diamond-open", "times the usual"),
         (OUTRANKED, "diamond-open", "another rule went first, against nonfinite: skip_step; its own rule"),
         (MILD, "circle-open", "not acted on"),
@@ -136,7 +138,7 @@ def test_a_mark_at_a_peak_leads_to_its_row(open_page):
     mark = page.locator("#norm .points path").last
     mark.scroll_into_view_if_needed()
     wait_until(page, "document.querySelector('#norm .points path')")
-    page.evaluate("document.querySelector('#norm .chart').emit('plotly_click', { points: [{ customdata: 1 }] })")
+    page.evaluate("document.querySelector('#norm .chart').emit('plotly_click', { points: [{ customdata: 2 }] })")
     assert page.locator("#interventions tr.is-target .expand").inner_text().strip("▸\n ") == str(CLIPPED)
 
 

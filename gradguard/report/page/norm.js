@@ -17,10 +17,11 @@ function normRange() {
 // As marks: steps above the lowest threshold, with what was done at each of them, or why nothing was; and the other
 // steps at which the guard acted on the size of the gradient.
 const LOOKED_AT = "exploding_gradient";
-const isDoneFor = (row) => row.diagnosis === LOOKED_AT && row.outcome !== "not_done";
+const isTold = (row) => row.outcome === "told";
+const isDone = (row) => row.outcome !== "not_done" && !isTold(row);
 function peaksOf({ alarm, curves }, rows) {
   if (!alarm.ratios.length) return [];
-  const acted = new Set(rows.filter(isDoneFor).map((row) => row.step));
+  const acted = new Set(rows.filter((row) => row.diagnosis === LOOKED_AT && isDone(row)).map((row) => row.step));
   const isAbove = (i) => curves.norm[i] > alarm.ratios[0] * (curves.median[i] ?? Infinity);
   const isMarked = (i) => isPositive(curves.norm[i]) && (isAbove(i) || acted.has(curves.step[i]));
   const places = curves.step.map((_, i) => i).filter(isMarked);
@@ -33,27 +34,24 @@ function peaksOf({ alarm, curves }, rows) {
   });
 }
 
-const NO_ALARM = "no alarm: it did not stand out from the spread of the steps before, or only once";
+const NO_ALARM = "too early in the run, a single one, or within the spread of the steps before";
 function answerTo(rows) {
-  const done = rows.filter((row) => row.outcome !== "not_done");
-  const own = done.find(isDoneFor);
-  if (own) return { kind: "own", outcome: own.outcome, rows: [own], said: `${own.remedy}: ${own.summary}` };
-  const held = rows.find((row) => row.diagnosis === LOOKED_AT);
-  const why = held ? `; its own rule: ${held.summary}` : "";
+  const done = rows.filter(isDone);
+  const own = rows.filter((row) => row.diagnosis === LOOKED_AT);
+  const [acted, told, held] = [isDone, isTold, (row) => row.outcome === "not_done"].map((is) => own.find(is));
+  if (acted) return { kind: "own", outcome: acted.outcome, rows: [acted], said: `${acted.remedy}: ${acted.summary}` };
   if (done.length) {
     const [row] = done.sort((a, b) => byRank(a.outcome, b.outcome));
+    const why = held ? `; its own rule: ${held.summary}` : "";
     const said = `another rule went first, against ${row.diagnosis}: ${row.remedy}${why}`;
     return { kind: "other", outcome: row.outcome, rows: [row], said, reason: row.diagnosis };
   }
-  if (held)
-    return {
-      kind: "held",
-      outcome: "not_done",
-      rows: [held],
-      said: `not acted on: ${held.summary}`,
-      reason: held.summary,
-    };
-  return { kind: "none", outcome: "not_done", rows: [], said: NO_ALARM };
+  if (told) return { kind: "told", outcome: told.outcome, rows: [told], said: "nothing was changed" };
+  if (held) {
+    const said = `not acted on: ${held.summary}`;
+    return { kind: "held", outcome: held.outcome, rows: [held], said, reason: held.summary };
+  }
+  return { kind: "none", outcome: "not_done", rows: [], said: `no alarm: ${NO_ALARM}` };
 }
 
 function peakText({ step, norm, usual, said, outcome }) {
@@ -77,20 +75,20 @@ function peakSentence(peaks, { curves }) {
     const told = most.slice(0, 3).map(([reason, times]) => `${number(times)}× ${reason}`);
     return told.join(", ") + (most.length > 3 ? ", …" : "");
   };
-  const [own, other, held, none, rest] = ["own", "other", "held", "none", "else"].map(of);
+  const [own, other, told, held, none, rest] = ["own", "other", "told", "held", "none", "else"].map(of);
   const parts = [
-    own.length && `on ${number(own.length)} the guard acted for it`,
+    own.length && `on ${number(own.length)} the guard acted on that`,
     other.length && `on ${number(other.length)} another rule went first (${reasons(other)})`,
     held.length && `on ${number(held.length)} nothing was done (${reasons(held)})`,
-    none.length &&
-      `${number(none.length)} raised no alarm, for want of a second one or within the spread of the steps before`,
+    told.length && `on ${number(told.length)} it told of it and changed nothing`,
+    none.length && `${number(none.length)} raised no alarm (${NO_ALARM})`,
   ].filter(Boolean);
   const where = curves.is_whole ? "" : " of those drawn";
   const above = count(peaks.length - rest.length, "step") + where;
   return [
     parts.length ? `${above} rose above a threshold: ${parts.join(", ")}.` : "",
     rest.length
-      ? `On ${count(rest.length, parts.length ? "other step" : "step")} the guard acted by another sign.`
+      ? `On ${count(rest.length, parts.length ? "other step" : "step")} the guard acted on another sign of ${LOOKED_AT}.`
       : "",
     "Each has a mark: point at it to read what came of it, and why.",
   ]
