@@ -30,16 +30,16 @@ POLICY = {
 class Recording:
     """Writes a run: losses that fall, norms that wobble, and what is put in."""
 
-    def __init__(self, path, names=NAMES, policy=POLICY, name=None, versions=None):
+    def __init__(self, path, names=NAMES, policy=POLICY, name=None, versions=None, sizes=1.0, dead=(0.1, 0.7)):
         info = {"policy": policy, "versions": versions or {"python": "3.11", "torch": HOSTILE}}
-        self.names = list(names)
+        self.names, self.sizes, self.dead = list(names), np.array(sizes), dead
         self.directory = RunDirectory.create(path, name=name, info=info)
         table = ParameterTable(self.names, [(4, 4)] * len(names), ["float32"] * len(names), [0] * len(names))
         self.directory.write_layout(table)
         self.rng = np.random.default_rng(0)
 
     def norms(self):
-        return np.exp(self.rng.normal(0, 0.2, len(self.names))).astype(np.float32)
+        return (self.sizes * np.exp(self.rng.normal(0, 0.2, len(self.names)))).astype(np.float32)
 
     def step(self, step, scale=1.0, **changes):
         norms = self.norms() * np.float32(scale)
@@ -56,7 +56,7 @@ class Recording:
             step, Updates(norms * 1e-3, np.ones_like(norms), step=step, lr=1e-3, lr_max=1e-3, cosine=0.1)
         )
         count = np.array([256, 256])
-        share = np.array([0.1, 0.7], dtype=np.float32)
+        share = np.array(self.dead, dtype=np.float32)
         places = {"names": ("h.0.act", HOSTILE), "kinds": ("relu", "relu"), "num_samples": count, "num_units": count}
         shares = {"dead": share, "saturated": share * np.nan, "zero_ratio": share, "mean": share, "std": share}
         rest = {"nonfinite": count * 0, "output": None, "inputs": (), "through_time": {}}
@@ -153,4 +153,34 @@ def eventful(path, steps=1200, every=2):
             remedy = "rollback" if step == steps - 200 else "skip_step"
             run.write(Intervention(rule="tame", remedy=remedy, **common))
         run.step(step)
+    return run.finish()
+
+
+NORMALISED = ["conv.weight", "conv.bias", "bn.weight", "bn.bias", "fc.weight", "fc.bias"]
+
+
+def normalised(path):
+    """Record a healthy run with a bias before a normalisation, whose gradient is rounding, and hardly a dead unit."""
+    return healthy(path, names=NORMALISED, sizes=[1.0, 1e-8, 1.0, 1.0, 1.0, 1.0], dead=(0.0, 0.004))
+
+
+EARLY, WARNED, CLIPPED, OUTRANKED, MILD, UNSEEN = 2, 40, 60, 80, 100, 120
+
+
+def peaks(path):
+    """Record gradients far above the usual that were met in every way: acted on or not, and why."""
+    run = Recording(path, ["a.weight", "b.weight"])
+    for step in range(140):
+        run.step(step, scale=50.0 if step in (EARLY, WARNED, CLIPPED, OUTRANKED, MILD, UNSEEN) else 1.0)
+        grown = {"step": step, "diagnosis": "exploding_gradient"}
+        if step in (EARLY, CLIPPED):
+            run.write(Intervention(rule="tame", remedy="clip_norm", change=Change(summary="clipped"), **grown))
+        if step == WARNED:
+            run.write(Intervention(rule="tell", remedy="notify", change=Change(summary="told"), **grown))
+        if step == OUTRANKED:
+            skipped = Change(summary="step skipped")
+            run.write(Intervention(step=step, rule="drop", diagnosis="nonfinite", remedy="skip_step", change=skipped))
+            run.write(Withheld(rule="tame", remedy="clip_norm", reason="superseded", **grown))
+        if step == MILD:
+            run.write(Withheld(rule="tame", remedy="clip_norm", reason="below_severity", **grown))
     return run.finish()

@@ -15,7 +15,7 @@ from gradguard.record.encode import to_json
 
 GENERATOR = '<meta name="generator" content="gradguard report">'
 SCRIPTS = (  # what every part needs, the charts, the words, and what puts the page together
-    *("base", "theme", "glimpse", "chart", "marks", "lines", "statistics"),
+    *("base", "theme", "symbols", "glimpse", "chart", "marks", "lines", "statistics"),
     *("curves", "norm", "heat", "boxes", "evolution", "updates", "activations", "histograms"),
     *("answers", "story", "evidence", "table", "efficacy", "policy"),
     "main",

@@ -1,4 +1,7 @@
+import shutil
+
 import pytest
+from opened_pages import QUIET
 from reported_runs import Recording, healthy, sick
 
 
@@ -15,3 +18,16 @@ def healthy_run(tmp_path):
 @pytest.fixture
 def empty_run(tmp_path):
     return Recording(tmp_path / "empty").finish("failed")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install -e '.[dev]')")
+    pytest.importorskip("plotly", reason="needs plotly (pip install -e '.[dev]')")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("needs Chromium (apt-get install chromium)")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=QUIET)
+        yield browser
+        browser.close()

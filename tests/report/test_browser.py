@@ -1,37 +1,19 @@
 """The page in a real browser: it opens with words, draws, answers to mouse and keyboard, and lets no name run."""
 
 import re
-import shutil
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import pytest
+from opened_pages import DESKTOP, PHONE, Opened, wait_until
 from reported_runs import HOSTILE, NAN, PLATEAU, SPIKE, STEPS, Recording, eventful, healthy, sick
 
 from gradguard.report.write import write_report
 
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install -e '.[dev]')")
-pytest.importorskip("plotly", reason="needs plotly (pip install -e '.[dev]')")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)")
-QUIET = ["--no-sandbox", "--headless", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-QUIET += ["--disable-sync", "--no-first-run"]
-DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-
-
 @pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory):
+def pages(browser, tmp_path_factory):
     """Return the addresses of the pages by name."""
     folder = tmp_path_factory.mktemp("pages")
     runs = {
@@ -43,47 +25,6 @@ def pages(tmp_path_factory):
     runs["both"] = [*runs["sick"], *runs["healthy"]]
     written = {name: write_report(paths, folder / f"{name}.html").path for name, paths in runs.items()}
     return {name: path.as_uri() for name, path in written.items()}
-
-
-def wait_until(page, expression):
-    """Wait until `expression` holds, asked from outside: one that asks again in the page is refused by its CSP."""
-    deadline = time.monotonic() + 30
-    while not page.evaluate(expression):
-        assert time.monotonic() < deadline, f"not within 30 s: {expression}"
-        page.evaluate("new Promise(requestAnimationFrame)")
-
-
-class Opened:
-    """A page with its charts drawn, and what it should not have done.
-
-    Attributes:
-        page: playwright's.
-        faults: console errors, uncaught errors, dialogs and requests.
-    """
-
-    def __init__(self, browser, address, charts=".chart", viewport=DESKTOP, color_scheme="light"):
-        self.context = browser.new_context(viewport=viewport, color_scheme=color_scheme, reduced_motion="reduce")
-        self.page = self.context.new_page()
-        self.faults = []
-        self.page.on(
-            "console", lambda message: message.type in ("error", "warning") and self.faults.append(message.text)
-        )
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.faults.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        self.context.route("**/*", lambda route: self._route(route, address))
-        self.page.goto(address)
-        wait_until(self.page, "performance.getEntriesByName('charts').length")
-        self.page.evaluate("(charts) => document.querySelectorAll(charts).forEach((host) => host.draw())", charts)
-
-    def _route(self, route, address):
-        if route.request.url == address:
-            route.continue_()
-        else:
-            self.faults.append(f"request {route.request.url}")
-            route.abort()
-
-    def close(self):
-        self.context.close()
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ function hero(run) {
                 question,
               ),
               el("p", { class: "reply" }, breakable(answer)),
-              el("p", { class: "detail" }, breakable(shortened(detail, 150))),
+              el("p", { class: "detail" }, breakable(shortened(detail, 220))),
             ),
           ),
         )

@@ -2,19 +2,29 @@
 // A statistic of every layer over the chosen span of steps.
 
 const linearAxis = (range, extra) => axis({ ...extra, nticks: 7, exponentformat: "e" });
+// As many decades are named as there is room for.
+function wideLogAxis(range, extra) {
+  const most = innerWidth < 640 || DATA.runs.length > 1 ? 4 : 10;
+  const decades = range ? range[1] - range[0] : 0;
+  return logAxis(range, { ...extra, tickangle: 0, ...(decades > most ? { dtick: Math.ceil(decades / most) } : {}) });
+}
 
-function boxRange({ lowerfence, upperfence }, isLog) {
-  if (!isLog || !lowerfence.length) return undefined;
-  const [low, high] = [Math.log10(Math.min(...lowerfence)), Math.log10(Math.max(...upperfence))];
+// Of the layers that are not far below the others.
+function boxRange({ y, lowerfence, upperfence }, far) {
+  const near = y.map((_, i) => i).filter((i) => !far.has(y[i]));
+  if (!near.length) return undefined;
+  const low = Math.log10(Math.min(...near.map((i) => lowerfence[i])));
+  const high = Math.log10(Math.max(...near.map((i) => upperfence[i])));
   const margin = Math.max(0.1, (high - low) * 0.04);
   return [low - margin, high + margin];
 }
 
-function boxFigure(view, sketches, name) {
+const isLogStatistic = (name) => ["norm", "std", "max"].includes(name);
+
+function boxFigure(view, sketches, name, stretches, far) {
   const { layers } = view.run;
   const sketch = sketches[name];
-  const stretches = sketch.stretches(view.shownSpan);
-  const isLog = ["norm", "std", "max"].includes(name);
+  const isLog = isLogStatistic(name);
   const box = { y: [], q1: [], median: [], q3: [], lowerfence: [], upperfence: [] };
   for (let layer = 0; layer < layers.length; layer++) {
     let sample = sketch.sample(layer, stretches);
@@ -32,7 +42,8 @@ function boxFigure(view, sketches, name) {
   const height = layerHeight(layers.length);
   const data = ["blue", "orange"]
     .map((tint) => {
-      const chosen = box.y.map((_, i) => i).filter((i) => (box.y[i] === view.layer) === (tint === "orange"));
+      const near = box.y.map((_, i) => i).filter((i) => !far.has(box.y[i]));
+      const chosen = near.filter((i) => (box.y[i] === view.layer) === (tint === "orange"));
       const pick = (values) => chosen.map((i) => values[i]);
       return {
         type: "box",
@@ -47,12 +58,24 @@ function boxFigure(view, sketches, name) {
       };
     })
     .filter((trace) => trace.y.length);
+  const range = isLog ? boxRange(box, far) : undefined;
+  // What lies beside the axis is told at its end.
+  const beside = box.y.map((layer, i) => ({ layer, i })).filter(({ layer }) => far.has(layer));
+  const annotations = beside.map(({ layer, i }) => ({
+    x: 0,
+    xref: "paper",
+    y: plain(layers[layer]),
+    text: `◂ ${number(box.median[i], 3)}`,
+    showarrow: false,
+    xanchor: "left",
+    font: { size: LAYER_LABEL, color: color(layer === view.layer ? "orange" : "blue") },
+  }));
   return {
     data,
-    height: height + 60,
     layout: {
-      margin: layerMargin(layers, height, { b: 48 }),
-      xaxis: (isLog ? logAxis : linearAxis)(boxRange(box, isLog), { title: { text: STATISTICS[name], standoff: 4 } }),
+      annotations,
+      margin: layerMargin(layers, height, { b: 44 }),
+      xaxis: (isLog ? wideLogAxis : linearAxis)(range, { title: { text: STATISTICS[name], standoff: 4 } }),
       yaxis: layerAxis(layers, height),
     },
   };
@@ -61,11 +84,19 @@ function boxFigure(view, sketches, name) {
 function boxChart(view) {
   const sketches = sketchesOf(view.run);
   if (!sketches.norm && !sketches.mean) return el("p", { class: "empty" }, "No statistic of a layer was recorded.");
+  const { layers } = view.run;
   let name = Object.keys(sketches)[0];
+  const under = el("div", { class: "under" });
   const figure = chart(view, {
     label: "Box plots of a statistic of every layer over the chosen span of steps",
     follows: ["span", "layer"],
-    build: () => boxFigure(view, sketches, name),
+    height: () => layerHeight(layers.length) + BELOW,
+    build: () => {
+      const stretches = sketches[name].stretches(view.shownSpan);
+      const far = isLogStatistic(name) ? farBelow(usualOf(sketches[name], stretches)) : new Set();
+      under.replaceChildren(farBelowNote(layers, far, "At the left edge stands the median of each.") ?? "");
+      return boxFigure(view, sketches, name, stretches, far);
+    },
     onClick: ([point]) => view.set("layer", Math.max(0, view.run.layers.map(plain).indexOf(point.y))),
   });
   const redraw = () => figure.querySelector(".chart").redraw();
@@ -78,5 +109,9 @@ function boxChart(view) {
       redraw();
     },
   );
-  return el("div", {}, controls(statistic, spanChoice(view)), figure);
+  const colors = legend([
+    [swatch("orange", { band: 0.25 }), "the chosen layer"],
+    [swatch("blue", { band: 0.25 }), "the others"],
+  ]);
+  return el("div", {}, controls(statistic, spanChoice(view)), colors, figure, under);
 }

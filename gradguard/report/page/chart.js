@@ -55,18 +55,23 @@ function layoutOf(layout) {
   };
 }
 
-// A chart in a figure. `build` returns {data, layout, height}; `follows` names what of the view it is redrawn for.
+// A chart in a figure, `height()` pixels high. `build` returns {data, layout}; `follows` names what of the view it is
+// redrawn for.
 // With `isTimed` its x axis is the step: it shows the view's span, and zooming it chooses the span. With `isFirst` a
 // glimpse of it is shown until the library is there.
-function chart(view, { label, caption, build, follows = [], isTimed = false, isFirst = false, onClick = null }) {
+function chart(
+  view,
+  { label, caption, height, build, follows = [], isTimed = false, isFirst = false, onClick = null },
+) {
   const host = el("div", { class: "chart", role: "img", "aria-label": label });
-  host.style.minHeight = "240px";
+  const fit = () => (host.style.height = `${height()}px`);
+  fit();
   let isDrawn = false;
   const figure = () => {
-    const { data, layout, height } = build();
-    host.style.height = `${height}px`;
+    const { data, layout } = build();
+    fit();
     if (isTimed) layout.xaxis = { ...layout.xaxis, range: padded(view.shownSpan), autorange: false };
-    return { data, layout, height };
+    return { data, layout, height: height() };
   };
   const given = ({ data, layout, height }) => [host, data, layoutOf({ ...layout, height }), CONFIG];
   host.glimpse = () => isFirst && glimpse(host, figure());
@@ -148,15 +153,21 @@ function layerAxis(names, height, extra = {}) {
 // A name without its middle, a sentence without its end.
 function shortened(text, room) {
   if (text.length <= room) return text;
-  if (text.includes(" ")) return `${text.slice(0, room - 1).trimEnd()}…`;
+  if (text.includes(" ")) {
+    const cut = text.slice(0, room - 1);
+    const end = cut.lastIndexOf(" ");
+    return `${(end > room / 2 ? cut.slice(0, end) : cut).trimEnd().replace(/[,;:]$/, "")} …`;
+  }
   const head = Math.ceil((room - 1) / 2);
   return `${text.slice(0, head)}…${text.slice(text.length - (room - 1 - head))}`;
 }
 
 const layerHeight = (layers) => Math.min(Math.max(layers * 15, 150), 660);
+const BELOW = 54; // pixels above and below a chart's own area, for the axis and its title
 
 function controls(...items) {
-  return el("div", { class: "controls" }, ...items);
+  const known = items.flat().filter(Boolean);
+  return known.length ? el("div", { class: "controls" }, known) : null;
 }
 
 function choice(label, options, value, onChange) {

@@ -23,7 +23,7 @@ function markTraces(marks, yOf, yaxis, size) {
     const own = marks.filter((mark) => mark.outcome === outcome);
     if (!own.length) continue;
     const { color: ink, symbol } = outcomeOf(outcome);
-    const isOpen = symbol.endsWith("open");
+    const isOpen = isOpenSymbol(symbol);
     traces.push({
       x: own.map((mark) => mark.step),
       y: own.map(yOf),
@@ -36,9 +36,9 @@ function markTraces(marks, yOf, yaxis, size) {
         symbol,
         line: { color: isOpen ? color(ink) : color("card"), width: isOpen ? 1.5 : isDense ? 0 : 1 },
       },
-      text: own.map(markText),
+      text: own.map((mark) => mark.text ?? markText(mark)),
       hovertemplate: "%{text}<extra></extra>",
-      customdata: own.map((mark) => mark.rows[0].place),
+      customdata: own.map((mark) => mark.rows[0]?.place),
     });
   }
   return traces;
@@ -61,18 +61,25 @@ function rateAxis(extra) {
   return { ...logAxis(range, extra), dtick: range[1] - range[0] > 3 ? 2 : 1 };
 }
 
+// Heights of what lies below each other, in pixels.
+const GAP = 16;
+function lossHeights({ curves }) {
+  const heights = { lanes: numLanes() * LANE, loss: curves.loss.some((value) => value !== null) ? 250 : 0, rate: 110 };
+  const parts = Object.values(heights).filter(Boolean);
+  return { ...heights, total: parts.reduce((a, b) => a + b) + GAP * (parts.length - 1) };
+}
+const hasFactor = ({ curves }) => curves.effective.some((value, i) => value !== curves.lr[i]);
+
 function lossFigure(view, marks, scale) {
   const { curves } = view.run;
   const lanes = [...new Set(marks.map((mark) => mark.diagnosis))];
   const labels = lanes.map((name) => shortened(name, innerWidth < 640 ? 16 : 24));
-  const hasLoss = curves.loss.some((value) => value !== null);
-  const heights = { lanes: numLanes() * LANE, loss: hasLoss ? 250 : 0, rate: 110 };
   const shown = thinned(marks, view.shownSpan);
-  const gap = 16;
-  const total = heights.lanes + heights.loss + heights.rate + (numLanes() ? gap : 0) + (hasLoss ? gap : 0);
+  const heights = lossHeights(view.run);
+  const { total } = heights;
   const rateTop = heights.rate / total;
-  const lossBottom = (heights.rate + gap) / total;
-  const lossTop = (heights.rate + gap + heights.loss) / total;
+  const lossBottom = (heights.rate + GAP) / total;
+  const lossTop = (heights.rate + GAP + heights.loss) / total;
   const data = [];
   const pick = (values) => view.drawnRows.map((i) => values[i]);
   const x = pick(curves.step);
@@ -81,7 +88,7 @@ function lossFigure(view, marks, scale) {
     xaxis: axis({ title: { text: "step", standoff: 4 }, anchor: "y3" }),
     yaxis3: rateAxis({ domain: [0, rateTop], title: { text: "learning rate", standoff: 8 }, anchor: "x" }),
   };
-  const guarded = curves.effective.some((value, i) => value !== curves.lr[i]);
+  const guarded = hasFactor(view.run);
   data.push(
     line(x, pick(curves.lr), "learning rate", color("grey"), {
       yaxis: "y3",
@@ -92,7 +99,7 @@ function lossFigure(view, marks, scale) {
     data.push(
       line(x, pick(curves.effective), "with the guard's factor", color("blue"), { yaxis: "y3", line: { width: 2 } }),
     );
-  if (hasLoss) {
+  if (heights.loss) {
     const isLog = scale === "log" && curves.loss.every((value) => value === null || value > 0);
     const own = { domain: [lossBottom, lossTop], title: { text: "loss", standoff: 8 }, anchor: "x" };
     const range = sharedRange(DATA.runs, "loss", isLog);
@@ -116,7 +123,7 @@ function lossFigure(view, marks, scale) {
     });
     data.push(...markTraces(shown, (mark) => lanes.indexOf(mark.diagnosis), "y2", 10));
   }
-  return { data, layout, height: total + 46 };
+  return { data, layout };
 }
 
 function lossChart(view, rows, openRow) {
@@ -126,14 +133,12 @@ function lossChart(view, rows, openRow) {
   const figure = chart(view, {
     label:
       "Loss and learning rate over the steps, with what the guard found and did. Arrow keys move between its marks.",
+    height: () => lossHeights(view.run).total + BELOW,
     build: () => lossFigure(view, marks, scale),
     isTimed: true,
     isFirst: true,
     follows: marks.length > MOST_MARKS || view.isThinned ? ["span"] : [],
-    onClick: (points) => {
-      const point = points.find((one) => one.customdata !== undefined);
-      if (point) openRow(point.customdata);
-    },
+    onClick: markOpener(openRow),
   });
   const host = figure.querySelector(".chart");
   walkable(host, marks, openRow);
@@ -152,7 +157,14 @@ function lossChart(view, rows, openRow) {
         },
       )
     : null;
-  return el("div", {}, controls(spanChoice(view), scales), outcomeLegend(rows), figure);
+  const outcomes = outcomeSigns(rows.map((row) => row.outcome));
+  const rates = hasFactor(view.run)
+    ? [
+        [swatch("grey", { dash: "dot" }), "learning rate as scheduled"],
+        [swatch("blue"), "with the guard's factor"],
+      ]
+    : [];
+  return el("div", {}, controls(spanChoice(view), scales), legend(outcomes, rates), figure);
 }
 
 // With the keyboard: left and right go from mark to mark, Enter opens its row.

@@ -38,7 +38,7 @@ function efficacyTable({ efficacy }) {
       el(
         "tr",
         { class: "inner" },
-        el("td", {}, breakable(row.remedy || "(left alone)")),
+        el("td", {}, row.remedy || "(left alone)"),
         cells.map((cell) => el("td", { class: "number" }, cell)),
       ),
     );

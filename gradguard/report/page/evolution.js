@@ -1,11 +1,17 @@
 "use strict";
 // All statistics of one layer over time.
 
-function evolutionFigure(view, sketches) {
-  const names = Object.keys(sketches);
-  const isNarrow = innerWidth < 640 || DATA.runs.length > 1;
-  const columns = isNarrow ? 1 : 2;
+// Statistics with something to see: a share of zeros that is always 0 is told in words.
+function evolutionGrid(view, sketches) {
+  const hasZeros = sketches.zero_ratio?.row(4, view.layer).some((value) => value > 0);
+  const names = Object.keys(sketches).filter((name) => name !== "zero_ratio" || hasZeros);
+  const columns = innerWidth < 640 || DATA.runs.length > 1 ? 1 : 2;
   const lines = Math.ceil(names.length / columns);
+  return { names, hasZeros, columns, lines, height: 56 + lines * (columns === 1 ? 150 : 175) };
+}
+
+function evolutionFigure(view, sketches) {
+  const { names, columns, lines } = evolutionGrid(view, sketches);
   const layout = { margin: { l: 62, r: 14, t: 22, b: 36 }, annotations: [], grid: undefined };
   const data = [];
   const gap = { x: 0.09, y: (columns === 1 ? 0.28 : 0.2) / lines };
@@ -75,16 +81,28 @@ function evolutionFigure(view, sketches) {
       font: { size: 12 },
     });
   });
-  return { data, layout, height: 56 + lines * (columns === 1 ? 150 : 175) };
+  return { data, layout };
 }
 
 function evolutionChart(view) {
   const sketches = sketchesOf(view.run);
   if (!Object.keys(sketches).length) return el("p", { class: "empty" }, "No statistic of a layer was recorded.");
-  const shape = el("span", { class: "facts-line" });
-  const name = () => (shape.textContent = view.run.shapes[view.run.layers[view.layer]] ?? "");
-  view.on("layer", name);
-  name();
+  const [shape, under] = [el("span", { class: "facts-line" }), el("div", { class: "under" })];
+  const isLong = Object.values(sketches).some((sketch) => sketch.depth > 1);
+  const tell = () => {
+    shape.textContent = view.run.shapes[view.run.layers[view.layer]] ?? "";
+    const isOdd = Object.values(sketches).some((sketch) => sketch.row(4, view.layer).includes(Infinity));
+    const { hasZeros } = evolutionGrid(view, sketches);
+    const signs = legend(
+      isLong && [
+        [swatch("blue"), "median of each stretch of steps"],
+        [swatch("sky", { width: 0, band: 0.3 }), "its smallest to largest"],
+      ],
+      isOdd && [[symbolSign("triangle-up", "red"), "NaN or Inf"]],
+    );
+    const zeros = sketches.zero_ratio && !hasZeros ? el("p", { class: "note" }, "No entry was 0 at any probe.") : null;
+    under.replaceChildren(...[signs, zeros].filter(Boolean));
+  };
   return el(
     "div",
     {},
@@ -93,7 +111,12 @@ function evolutionChart(view) {
       label: "Norm, mean, standard deviation, largest entry and share of zeros of one layer's gradient over the steps",
       follows: ["layer"],
       isTimed: true,
-      build: () => evolutionFigure(view, sketches),
+      height: () => evolutionGrid(view, sketches).height,
+      build: () => {
+        tell();
+        return evolutionFigure(view, sketches);
+      },
     }),
+    under,
   );
 }

@@ -113,14 +113,15 @@ function glimpse(host, { data, layout, height }) {
 function drawTrace(pen, { x, y, mode, line, marker, fill, fillcolor }, xOf, yOf, before) {
   const places = x.map((step, i) => (y[i] === null || Number.isNaN(y[i]) ? null : [xOf(step), yOf(y[i])]));
   if (mode === "markers") {
-    const size = marker.size / 2;
+    const outlined = new Path2D(symbolPath(marker.symbol, marker.size));
     const outline = { width: 0, color: marker.color, ...marker.line };
     [pen.fillStyle, pen.strokeStyle, pen.lineWidth] = [marker.color, outline.color, outline.width];
     for (const [left, top] of places.filter(Boolean)) {
-      pen.beginPath();
-      pen.arc(left, top, size, 0, 2 * Math.PI);
-      if (!marker.symbol.endsWith("open")) pen.fill();
-      if (outline.width) pen.stroke();
+      pen.save();
+      pen.translate(left, top);
+      if (!isOpenSymbol(marker.symbol)) pen.fill(outlined);
+      if (outline.width) pen.stroke(outlined);
+      pen.restore();
     }
     return before;
   }

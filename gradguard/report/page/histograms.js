@@ -35,9 +35,11 @@ function sizeTicks(places, size, room) {
   };
 }
 
+const areHistogramsNarrow = () => innerWidth < 640 || DATA.runs.length > 1;
+
 function histogramFigure(view, told, probe) {
   const { rows, places, size } = histogramRows(view, told);
-  const isNarrow = innerWidth < 640 || DATA.runs.length > 1;
+  const isNarrow = areHistogramsNarrow();
   const room = innerWidth < 640 ? 5 : 9;
   const range = (k) =>
     k === 0 ? "around 0" : `${k < 0 ? "−" : ""}${number(size(k), 3)} and ${number(size(Math.abs(k) + 1), 3)} in size`;
@@ -69,7 +71,16 @@ function histogramFigure(view, told, probe) {
       zmin: -2,
       zmax: 2,
       colorscale: "Cividis",
-      showscale: false,
+      colorbar: {
+        thickness: 10,
+        outlinewidth: 0,
+        tickfont: { size: 11 },
+        tickvals: [-2, -1, 0, 1, 2],
+        ticktext: ["0.01 %", "0.1 %", "1 %", "10 %", "100 %"],
+        x: 1.005,
+        xpad: 4,
+        ...(isNarrow ? { y: 0.2, len: 0.42 } : { len: 1 }),
+      },
       customdata: places.map((k, i) => rows.map((row) => `${number(row[i] * 100, 3)} % ${plain(range(k))}`)),
       hovertemplate: "step %{x}: %{customdata}<extra></extra>",
     },
@@ -79,9 +90,8 @@ function histogramFigure(view, told, probe) {
     : { x: [0, 0.47], y: [0, 1], x2: [0.56, 1], y2: [0, 1] };
   return {
     data,
-    height: isNarrow ? 560 : 340,
     layout: {
-      margin: { l: 52, r: 12, t: 8, b: 46 },
+      margin: { l: 60, r: 70, t: 8, b: 46 },
       bargap: 0.05,
       xaxis: axis({
         domain: split.x,
@@ -107,6 +117,7 @@ function histogramFigure(view, told, probe) {
         domain: split.y2,
         anchor: "x2",
         ...sizeTicks(places, size, 9),
+        title: { text: "size of an entry", standoff: 6 },
         showgrid: false,
         zeroline: false,
         fixedrange: true,
@@ -140,6 +151,7 @@ function histogramChart(view) {
   const figure = chart(view, {
     label: "Histogram of one layer's gradient at a probe, and at all probes",
     follows: ["layer"],
+    height: () => (areHistogramsNarrow() ? 560 : 340),
     build: () => histogramFigure(view, opened, probe),
     onClick: ([point]) => point.data.type === "heatmap" && choose(point.pointNumber[1]),
   });
@@ -163,12 +175,11 @@ function histogramChart(view) {
     "div",
     {},
     controls(layerChoice(view), el("label", {}, el("span", {}, "Probe at ", output), slider)),
-    el(
-      "div",
-      { class: "legend" },
-      el("span", {}, swatch("blue", "band"), "this probe"),
-      el("span", {}, swatch("orange", "solid"), `the first probe (step ${number(told.step[0])})`),
-    ),
+    legend([
+      [swatch("blue", { width: 0, band: 0.75 }), "this probe"],
+      [swatch("orange"), `the first probe (step ${number(told.step[0])})`],
+      [el("i", { class: "frame" }), "this probe among all of them; colour: share of the entries"],
+    ]),
     figure,
   );
 }

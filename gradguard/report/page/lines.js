@@ -60,13 +60,3 @@ function spanChoice(view) {
     el("button", { type: "button", onclick: () => view.set("span", null) }, "Whole run"),
   ];
 }
-
-function swatch(ink, kind) {
-  const style =
-    kind === "band"
-      ? `background:color-mix(in srgb, var(--${ink}) 35%, transparent);height:0.7em;border-top:2px solid var(--${ink})`
-      : `border-top:2.5px ${kind === "dash" ? "dashed" : "solid"} var(--${ink})`;
-  const node = el("i");
-  node.style.cssText = `display:inline-block;width:1.4em;${style}`;
-  return node;
-}

@@ -43,8 +43,8 @@ const SECTIONS = [
   {
     id: "norm",
     title: "Gradient norm",
-    lead: "How large the gradient was beside its own recent past. Above the thresholds the guard acts.",
-    draw: ({ view }) => normChart(view),
+    lead: "How large the gradient was beside its own recent past. Above a threshold the guard looks closer, once the run has warmed up; not every such step is an alarm.",
+    draw: ({ view, rows, table }) => normChart(view, rows, (place) => table.open(place)),
     needsSteps: true,
   },
   {
@@ -58,7 +58,7 @@ const SECTIONS = [
     id: "interventions",
     title: "Interventions",
     lead: hasActions
-      ? "What was found and done, step by step. Open a row for the evidence, the decision, the change, and what came of it."
+      ? "What was found and done, step by step. Click a row for the evidence, the decision, the change, and what came of it."
       : "",
     isWide: true,
     draw: ({ view, rows, table }) => interventions(view, rows, table),

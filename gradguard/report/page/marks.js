@@ -2,22 +2,21 @@
 // How an outcome looks: a colour, a shape and a word, so that none of them alone has to be told apart.
 
 const OUTCOMES = {
-  worse: { text: "worse", color: "red", symbol: "x", sign: "✕", tone: "bad" },
-  stop: { text: "stopped", color: "red", symbol: "octagon", sign: "■", tone: "bad" },
-  no_effect: { text: "no effect", color: "orange", symbol: "square", sign: "▬", tone: "mixed" },
-  helped: { text: "helped", color: "green", symbol: "circle", sign: "✓", tone: "good" },
-  unknown: { text: "not known", color: "purple", symbol: "diamond", sign: "?", tone: "open" },
-  waiting: { text: "not judged", color: "purple", symbol: "diamond-open", sign: "…", tone: "open" },
-  told: { text: "told only", color: "blue", symbol: "triangle-down", sign: "▼", tone: "calm" },
-  not_done: { text: "not done", color: "grey", symbol: "circle-open", sign: "○", tone: "open" },
+  worse: { text: "worse", color: "red", symbol: "x" },
+  stop: { text: "stopped", color: "red", symbol: "octagon" },
+  no_effect: { text: "no effect", color: "orange", symbol: "square" },
+  helped: { text: "helped", color: "green", symbol: "circle" },
+  unknown: { text: "not known", color: "purple", symbol: "diamond" },
+  waiting: { text: "not judged", color: "purple", symbol: "diamond-open" },
+  told: { text: "told only", color: "blue", symbol: "triangle-down" },
+  not_done: { text: "not done", color: "grey", symbol: "circle-open" },
 };
 const RANK = Object.keys(OUTCOMES);
-const outcomeOf = (name) =>
-  OUTCOMES[name] ?? { text: name, color: "grey", symbol: "circle-open", sign: "○", tone: "open" };
+const outcomeOf = (name) => OUTCOMES[name] ?? { text: name, color: "grey", symbol: "circle-open" };
 
 function verdict(name) {
-  const { text, sign, tone } = outcomeOf(name);
-  return el("span", { class: `verdict tone-${tone}` }, el("i", { "aria-hidden": "true" }, sign), text);
+  const { text, color: ink, symbol } = outcomeOf(name);
+  return el("span", { class: `verdict ink-${ink}` }, symbolSign(symbol, ink), text);
 }
 
 // Rows of the table as objects, and the marks of a chart: what was done about one diagnosis at one step is one mark.
@@ -43,7 +42,7 @@ function marksOf(rows) {
   for (const mark of marks.values()) {
     const done = mark.rows.filter((row) => row.outcome !== "not_done");
     mark.rows = done.length ? done : mark.rows;
-    mark.outcome = mark.rows.map((row) => row.outcome).sort((a, b) => RANK.indexOf(a) - RANK.indexOf(b))[0];
+    mark.outcome = mark.rows.map((row) => row.outcome).sort(byRank)[0];
   }
   return [...marks.values()];
 }
@@ -65,6 +64,22 @@ function markText(mark) {
     .join("<br>");
 }
 
+// A text in lines that are not much longer than `width` characters.
+function wrapped(text, width) {
+  const lines = [""];
+  for (const word of text.split(" ")) {
+    if (lines.at(-1).length + word.length > width && lines.at(-1)) lines.push("");
+    lines[lines.length - 1] += `${lines.at(-1) ? " " : ""}${shortened(word, width)}`;
+  }
+  return lines;
+}
+
+// Called with what was clicked in a chart: goes to the row of a mark.
+const markOpener = (openRow) => (points) => {
+  const point = points.find((one) => one.customdata !== undefined);
+  if (point) openRow(point.customdata);
+};
+
 // Of many marks in view those that can be told apart: one of a kind for each place on the screen, none of a kind lost.
 const MOST_MARKS = 1500;
 function thinned(marks, [from, to]) {
@@ -79,11 +94,5 @@ function thinned(marks, [from, to]) {
   return [...seen.values()];
 }
 
-function outcomeLegend(rows) {
-  const names = [...new Set(rows.map((row) => row.outcome))].sort((a, b) => RANK.indexOf(a) - RANK.indexOf(b));
-  return el(
-    "div",
-    { class: "legend" },
-    names.map((name) => verdict(name)),
-  );
-}
+const byRank = (a, b) => RANK.indexOf(a) - RANK.indexOf(b);
+const outcomeSigns = (outcomes) => [...new Set(outcomes)].sort(byRank).map(verdict);

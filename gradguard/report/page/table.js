@@ -11,6 +11,11 @@ const FILTERS = [
   ["outcome", "Outcome"],
 ];
 
+// A click into a row opens it; one on what is a control itself, or that selects text, does not.
+function isMeantForRow({ target, detail }) {
+  return !target.closest("button, a") && detail < 2 && getSelection().isCollapsed;
+}
+
 class ActionTable {
   constructor(view, rows, showSpan) {
     Object.assign(this, { view, rows, showSpan, limit: PAGE_ROWS, opened: new Set(), chosen: {}, from: -Infinity });
@@ -149,7 +154,7 @@ class ActionTable {
         : [el("b", {}, row.remedy), row.outcome === "told" || !row.summary ? "" : `: ${row.summary}`];
     const line = el(
       "tr",
-      { class: "row" },
+      { class: "row", onclick: (event) => isMeantForRow(event) && this.toggle(row) },
       el("td", {}, button),
       el("td", {}, row.diagnosis),
       el("td", { class: row.layer ? null : "none" }, row.layer ? el("code", {}, breakable(row.layer)) : "–"),
@@ -157,16 +162,24 @@ class ActionTable {
       el("td", {}, verdict(row.outcome)),
     );
     if (!isOpen) return [line];
+    return [line, this.detail(row)];
+  }
+
+  detail(row) {
     const cell = el("td", { class: "detail-cell", colspan: COLUMNS.length }, evidenceOf(this.view, row, this.showSpan));
-    return [line, el("tr", { class: "detail" }, cell)];
+    return el("tr", { class: "detail" }, cell);
   }
 
   toggle(row) {
-    const line = this.button(row.place).closest("tr");
-    if (this.opened.delete(row.place)) line.nextElementSibling.remove();
-    else this.opened.add(row.place);
-    line.replaceWith(...this.lines(row));
-    this.button(row.place).focus({ preventScroll: true });
+    const button = this.button(row.place);
+    const line = button.closest("tr");
+    const wasOpen = this.opened.delete(row.place);
+    if (wasOpen) line.nextElementSibling.remove();
+    else {
+      this.opened.add(row.place);
+      line.after(this.detail(row));
+    }
+    button.setAttribute("aria-expanded", String(!wasOpen));
   }
 
   // Opens a row, whatever the filters say, and goes there.

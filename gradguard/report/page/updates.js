@@ -1,12 +1,13 @@
 "use strict";
 // The updates of the optimizer beside the weights that they change.
 
-function updatesFigure(view, ratios) {
+function updatesFigure(view, ratios, far) {
   const { layers, guide } = view.run;
   const x = ratios.middles;
+  const near = layers.map((_, layer) => layer).filter((layer) => !far.has(layer));
   const across = x.map((_, i) => {
-    const values = layers
-      .map((_, layer) => ratios.at(2, i, layer))
+    const values = near
+      .map((layer) => ratios.at(2, i, layer))
       .filter((value) => Number.isFinite(value) && value > 0)
       .sort((a, b) => a - b);
     return values.length
@@ -32,11 +33,12 @@ function updatesFigure(view, ratios) {
   ];
   return {
     data,
-    height: 300,
     layout: {
       margin: { l: 66, r: 14, t: 8, b: 44 },
       xaxis: axis({ title: { text: "step", standoff: 4 } }),
-      yaxis: logAxis(ratioRange([...level(0), ...level(4), guide]), { title: { text: "update / weight", standoff: 8 } }),
+      yaxis: logAxis(ratioRange([...level(0), ...level(4), ...own, guide]), {
+        title: { text: "update / weight", standoff: 8 },
+      }),
       shapes: [
         {
           type: "line",
@@ -74,23 +76,29 @@ function updatesChart(view) {
   const ratios = sketchOf(view.run.updates);
   if (!ratios)
     return el("p", { class: "empty" }, "The optimizer's updates were not looked at: no rule of the policy reads them.");
-  const entry = (ink, text, kind = "solid") => el("span", {}, swatch(ink, kind), text);
+  const marked = ratios.width < 40;
+  const under = el("div", { class: "under" });
   return el(
     "div",
     {},
     controls(layerChoice(view)),
-    el(
-      "div",
-      { class: "legend" },
-      entry("orange", "the chosen layer"),
-      entry("blue", "median of all layers"),
-      entry("sky", "half of them, and all of them", "band"),
-    ),
+    legend([
+      [swatch("orange", { symbol: marked && "square" }), "the chosen layer"],
+      [swatch("blue", { symbol: marked && "circle", width: 1.6 }), "median of all layers"],
+      [swatch("sky", { width: 0, band: 0.45 }), "half of them"],
+      [swatch("sky", { width: 0, band: 0.15 }), "all of them"],
+    ]),
     chart(view, {
       label: "Norm of the update over norm of the weight, over the steps",
       follows: ["layer"],
       isTimed: true,
-      build: () => updatesFigure(view, ratios),
+      height: () => 300,
+      build: () => {
+        const far = farBelow(usualOf(ratios, everyStretch(ratios)));
+        under.replaceChildren(farBelowNote(view.run.layers, far, "The bands leave them out.") ?? "");
+        return updatesFigure(view, ratios, far);
+      },
     }),
+    under,
   );
 }
