@@ -49,6 +49,7 @@ class Diagnosis(Component, Generic[S]):
         follows: names of the diagnoses that it may be a consequence of.
         precedence: of several that fire in one step the lowest is told first: what is broken before what follows.
         reads: what is to be sampled for it beside the gradients: "activations", "updates".
+        locates: it asks where NaN came into a step that is not finite (`StepStats.origin`).
     """
 
     sees_scaler_skips: ClassVar[bool] = False
@@ -56,6 +57,7 @@ class Diagnosis(Component, Generic[S]):
     follows: ClassVar[tuple[str, ...]] = ()
     precedence: ClassVar[int] = 50
     reads: ClassVar[frozenset[str]] = frozenset()
+    locates: ClassVar[bool] = False
 
     def sees_microbatches(self) -> bool:
         """Return whether it tells of micro-batches that were taken back (`StepStats.dropped_microbatches`)."""

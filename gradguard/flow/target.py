@@ -103,6 +103,11 @@ class Target(NormNotes):
         if self.microbatches is not None:
             self.microbatches.end_step()
 
+    def end_judgement(self) -> None:
+        """Let go of the batch, if it was kept to be looked at when the step is not finite: nobody asks any more."""
+        if self.inputs is not None and not self.inputs.keeps_last:
+            self.inputs.forget()
+
     def let_go(self) -> None:
         """Take the hooks off that remedies needed."""
         if self.inputs is not None:

@@ -1,0 +1,153 @@
+"""Finds where NaN or infinity came into a step; only once there is some, so that a healthy step pays nothing for it.
+
+weights out of all proportion? -> inputs of the batch -> the batch once more, module by module -> order of the gradients
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from gradguard.evidence.backward_origin import backward_origin
+from gradguard.evidence.origin import Origin
+from gradguard.evidence.origin_words import where_it_began
+from gradguard.evidence.stats import StepStats
+from gradguard.flow.exchange import Exchange
+from gradguard.flow.target import Target
+from gradguard.gradients.monitor import Monitor
+from gradguard.model.first_nonfinite import FirstNonfinite
+from gradguard.model.forward_inputs import ForwardPass
+from gradguard.model.model_boundary import input_tensors, is_readable
+from gradguard.model.nonfinite_entries import absurd_entry, bad_samples, badness
+from gradguard.model.parameter_names import clean_name, wrappers_of
+from gradguard.model.rerun import rerun
+from gradguard.model.rerun_obstacle import rerun_obstacle
+from gradguard.policy.schema import Policy
+
+
+NUM_FIRST = 3  # steps of a run that are looked into as soon as they come,
+EVERY = 100  # and then one in so many: a forward pass in a hundred steps costs less than half a percent
+
+
+class Locating:
+    """Looks into steps that are not finite.
+
+    Args:
+        policy: says whether anyone asks, and whether a batch may be run once more.
+        monitor: measured the gradients.
+        target: its `inputs` hold what the model was given.
+    """
+
+    def __init__(self, policy: Policy, monitor: Monitor, target: Target) -> None:
+        self._monitor = monitor
+        self._target = target
+        self._is_wanted = policy.locates()
+        self._may_rerun = policy.monitor.rerun
+        self._is_alone = not Exchange.is_needed()
+        self._num_looks = 0
+        self._last_look = 0
+        self._last_words = ""
+
+    def look(self, stats: StepStats) -> None:
+        """Write into the stats of a step that is not finite where that began; whatever fails, the step goes on.
+
+        Args:
+            stats: of the step, measured; `origin` is written, and `bad_state` if weights are out of all proportion.
+        """
+        stats.origin = None
+        if stats.bad_state or not self._is_wanted:
+            return
+        try:
+            stats.origin = self._origin(stats)
+        except Exception as error:  # it is the user's code that is run again, in a state that is not sound
+            stats.origin = Origin("unknown", why=f"looking for it failed with {type(error).__name__}")
+        if stats.origin.stage == "weights":
+            stats.bad_state = stats.origin.parameters
+
+    def _origin(self, stats: StepStats) -> Origin:
+        if not self._is_alone:
+            return Origin("unknown", why="each of several ranks sees its own batch")
+        if stats.is_late:
+            return self._without_forward(stats, "with `sync: deferred` the batch is gone by the time it is judged")
+        call = self._call()
+        given = _faulty_input(call) if call is not None else None
+        if self._num_looks >= NUM_FIRST and stats.step < self._last_look + EVERY:
+            return given or self._without_forward(stats, f"last looked for {self._last_words}")
+        self._num_looks, self._last_look = self._num_looks + 1, stats.step
+        found = self._weight() or self._in_forward(stats, call, given)
+        self._last_words = f"at step {stats.step}: {where_it_began(found)}" if found.stage != "unknown" else ""
+        return found
+
+    def _call(self) -> ForwardPass | None:
+        inputs = self._target.inputs
+        return inputs.passes[-1] if inputs is not None and inputs.passes else None
+
+    def _weight(self) -> Origin | None:
+        for name, param in self._monitor.named:
+            if is_readable(param) and (sizes := absurd_entry(param.detach())) is not None:
+                largest, usual = sizes
+                return Origin("weights", place=name, parameters=(name,), largest=largest, usual=usual)
+        return None
+
+    def _in_forward(self, stats: StepStats, call: ForwardPass | None, given: Origin | None) -> Origin:
+        """Run the batch once more, and tell where it stops being finite."""
+        obstacle = "" if self._may_rerun else "the policy has `rerun: false`"
+        obstacle = obstacle or ("no call of the model was seen" if call is None else rerun_obstacle(self._target.model))
+        if obstacle or call is None:
+            return given or self._without_forward(stats, obstacle)
+        model = self._target.model
+        wrappers = wrappers_of(model)
+        first = FirstNonfinite(model, clean=lambda name: clean_name(name, wrappers))
+        with first.watching():
+            is_random = rerun(model, call)
+        if first.found is not None:
+            return given or first.found
+        num_passes = self._target.inputs.num_passes if self._target.inputs is not None else 1
+        if num_passes > 1:
+            return self._without_forward(stats, f"the last of {num_passes} forward passes is finite")
+        return self._behind_forward(stats, list(first.order), is_random)
+
+    def _behind_forward(self, stats: StepStats, order: list[str], is_random: bool) -> Origin:
+        """The forward pass is finite."""
+        if stats.has_loss and not math.isfinite(stats.loss):
+            return Origin("loss", is_likely=is_random)
+        found = backward_origin(stats, self._monitor.table.names, order)
+        if stats.has_loss or found.place:
+            return found
+        return Origin("loss", is_likely=is_random, why="in the backward pass (no loss was observed)")
+
+    def _without_forward(self, stats: StepStats, why: str) -> Origin:
+        """Tell what the gradients alone tell."""
+        if stats.has_loss and math.isfinite(stats.loss):
+            found = backward_origin(stats, self._monitor.table.names, None)
+            if found.place:
+                return found
+        return Origin("unknown", why=why)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what decides about the looks to come."""
+        return {"num_looks": self._num_looks, "last_look": self._last_look, "last_words": self._last_words}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self._num_looks, self._last_look = state["num_looks"], state["last_look"]
+        self._last_words = state["last_words"]
+
+
+def _faulty_input(call: ForwardPass) -> Origin | None:
+    """Return the first input that holds NaN or infinity by mistake."""
+    tensors: dict[str, Tensor] = input_tensors(call.args, call.kwargs)
+    for name, tensor in tensors.items():
+        if badness(tensor):
+            bad = bad_samples(tensor)
+            return Origin(
+                "input",
+                place=name,
+                entries=bad.entries,
+                samples=bad.samples,
+                num_bad=bad.num_bad,
+                num_samples=bad.num_samples,
+            )
+    return None
