@@ -51,8 +51,8 @@ class BadInputs(Diagnosis[InputState]):
         "Constant tensors, tensors of two values (masks, one-hot inputs) and those with one number a sample (times, "
         "positions) are left out. Only worth knowing when the first layers bring the scale in order. NaN and infinity "
         "are looked for at every probe and in the batch of every step that is not finite, and only worth knowing while "
-        "losses and gradients stay finite: the model may take them for missing values, or for places that a mask leaves "
-        "out."
+        "losses and gradients stay finite: the model may take them for missing values, or for places that a mask "
+        "leaves out."
     )
     cure = (
         "Standardise the inputs (subtract the mean, divide by the standard deviation of the training data), or begin "

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
 from gradguard.evidence.origin import Origin
-from gradguard.evidence.origin_words import BACKWARD_ADVICE, BATCH_ADVICE, weight_words, what_to_do, where_it_began
+from gradguard.evidence.origin_words import BACKWARD_ADVICE, BATCH_ADVICE, what_to_do, where_it_began
 from gradguard.evidence.stats import ABSENT, ParameterTable, StepStats
 from gradguard.evidence.trigger import Trigger
 from gradguard.records import MAX_NAMES, Finding
@@ -46,9 +46,10 @@ class Nonfinite(Diagnosis[NonfiniteState]):
         "100), in the loss, and in the order of the gradients."
     )
     cure = (
-        "The finding says where it began. In the inputs: look at the data of that step. In the loss: log(0), a division "
-        "by zero or exp of a large number; use the fused losses (cross_entropy, binary_cross_entropy_with_logits). In "
-        "the backward pass: sqrt or norm at exactly 0, or a row of attention that is masked everywhere."
+        "The finding says where it began. In the inputs: look at the data of that step. In the loss: log(0), a "
+        "division by zero or exp of a large number; use the fused losses (cross_entropy, "
+        "binary_cross_entropy_with_logits). In the backward pass: sqrt or norm at exactly 0, or a row of attention "
+        "that is masked everywhere."
     )
     source = "IEEE 754; torch.isfinite"
     follows = (
@@ -123,7 +124,7 @@ class Nonfinite(Diagnosis[NonfiniteState]):
 
     def _damage(self, origin: Origin | None, names: tuple[str, ...]) -> str:
         if origin is not None and origin.stage == "weights":
-            return f"The model itself is damaged: {names[0]!r} {weight_words(origin)}."
+            return f"The model itself is damaged: {where_it_began(origin)}."
         return f"{names[0]} holds NaN or infinite values{_and_more(len(names))}: the model itself is damaged."
 
     def _in_microbatches(self, stats: StepStats) -> Finding:
@@ -192,7 +193,7 @@ class Nonfinite(Diagnosis[NonfiniteState]):
 
 def _are_all(state: NonfiniteState, stats: StepStats, rows: list[int]) -> bool:
     """Return whether these are all that have a gradient, of several."""
-    return 1 < len(rows) == sum(stats.norms[row] != ABSENT for row in state.rows)
+    return 1 < len(rows) == sum(1 for row in state.rows if stats.norms[row] != ABSENT)
 
 
 def _which(state: NonfiniteState, stats: StepStats, rows: list[int]) -> str:

@@ -78,7 +78,9 @@ class Origin:
         Raises:
             ValueError: it is not what that returned.
         """
-        known = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
+        known: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in told.items()
+        }
         if not {"stage"} <= set(known) <= {field.name for field in fields(cls)}:
             raise ValueError(f"expected an origin, got {list(known)[:3]}")
         return cls(**known)

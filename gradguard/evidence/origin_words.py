@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from gradguard.evidence.origin import Origin
+from collections.abc import Callable
+
+from gradguard.evidence.origin import Origin, Stage
 
 
 BATCH_ADVICE = (
-    "Look at the inputs and targets of this batch, and at the loss function: log(0), a division by zero, exp of a large "
-    "number."
+    "Look at the inputs and targets of this batch, and at the loss function: log(0), a division by zero, exp of a "
+    "large number."
 )
 LOSS_ADVICE = (
     "Look at the loss function and its targets: log(0) or the log of a negative number, a division by zero, exp of a "
@@ -33,14 +35,16 @@ def where_it_began(origin: Origin | None) -> str:
     """
     if origin is None:
         return "where it began is not known"
-    return {
+    again = "" if origin.seen_at is None else f"most likely as at step {origin.seen_at}, where "
+    words: dict[Stage, Callable[[Origin], str]] = {
         "input": _input,
-        "weights": weight_words,
+        "weights": _weights,
         "forward": _forward,
         "loss": _loss,
         "backward": _backward,
         "unknown": lambda origin: f"where it began is not known{f' ({origin.why})' if origin.why else ''}",
-    }[origin.stage](origin)
+    }
+    return again + words[origin.stage](origin)
 
 
 def what_to_do(origin: Origin | None) -> str:
@@ -49,19 +53,15 @@ def what_to_do(origin: Origin | None) -> str:
         return ""
     if origin.stage == "input":
         numbers = ", ".join(map(str, origin.samples)) + (", ..." if origin.num_bad > len(origin.samples) else "")
-        places = f" (numbers {numbers} of the batch, from 0)" if origin.samples else ""
+        places = (
+            f" ({'number' if origin.num_bad == 1 else 'numbers'} {numbers} of the batch, from 0)"
+            if origin.samples
+            else ""
+        )
         return f"Look for the samples with NaN or infinite values{places}, and drop them or fill them in."
     if origin.stage == "forward":
         return OVERFLOW_ADVICE if origin.largest else FORWARD_ADVICE
     return {"loss": LOSS_ADVICE, "backward": BACKWARD_ADVICE}.get(origin.stage, "")
-
-
-def weight_words(origin: Origin) -> str:
-    """Return what is wrong with a weight whose entries are finite."""
-    return (
-        f"it holds an entry of size {origin.largest:.3g}, where the others are of size {origin.usual:.3g}: a flipped "
-        "bit, or a weight that was overwritten"
-    )
 
 
 def _input(origin: Origin) -> str:
@@ -70,6 +70,13 @@ def _input(origin: Origin) -> str:
         return f"{origin.entries:,} entries of {name} are NaN or infinite"
     verb = "holds" if origin.num_bad == 1 else "hold"
     return f"{origin.num_bad:,} of the {origin.num_samples:,} samples of {name} {verb} NaN or infinite values"
+
+
+def _weights(origin: Origin) -> str:
+    return (
+        f"{origin.place!r} holds an entry of size {origin.largest:.3g}, where the others are of size "
+        f"{origin.usual:.3g}: a flipped bit, or a weight that was overwritten"
+    )
 
 
 def _forward(origin: Origin) -> str:
@@ -96,9 +103,7 @@ def _loss(origin: Origin) -> str:
 
 def _backward(origin: Origin) -> str:
     if origin.place and origin.after:
-        return (
-            f"it began in the backward pass, between {origin.after!r}, whose gradient is finite, and {origin.place!r}"
-        )
+        return f"it began in the backward pass between {origin.after!r}, whose gradient is finite, and {origin.place!r}"
     if origin.place:
         return f"it began in the backward pass at {origin.place!r}"
     return (

@@ -6,13 +6,13 @@ weights out of all proportion? -> inputs of the batch -> the batch once more, mo
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from gradguard.evidence.backward_origin import backward_origin
 from gradguard.evidence.origin import Origin
-from gradguard.evidence.origin_words import where_it_began
 from gradguard.evidence.stats import StepStats
 from gradguard.flow.exchange import Exchange
 from gradguard.flow.target import Target
@@ -48,7 +48,7 @@ class Locating:
         self._is_alone = not Exchange.is_needed()
         self._num_looks = 0
         self._last_look = 0
-        self._last_words = ""
+        self._last: Origin | None = None  # of the last look, if it found anything that may well come again
 
     def look(self, stats: StepStats) -> None:
         """Write into the stats of a step that is not finite where that began; whatever fails, the step goes on.
@@ -74,11 +74,18 @@ class Locating:
         call = self._call()
         given = _faulty_input(call) if call is not None else None
         if self._num_looks >= NUM_FIRST and stats.step < self._last_look + EVERY:
-            return given or self._without_forward(stats, f"last looked for {self._last_words}")
+            return given or self._as_before(stats)
         self._num_looks, self._last_look = self._num_looks + 1, stats.step
         found = self._weight() or self._in_forward(stats, call, given)
-        self._last_words = f"at step {stats.step}: {where_it_began(found)}" if found.stage != "unknown" else ""
+        self._last = found if found.stage in ("forward", "loss", "backward") else None
         return found
+
+    def _as_before(self, stats: StepStats) -> Origin:
+        """Tell what is likely at a step that is not looked into."""
+        found = self._without_forward(stats, f"it was last looked for at step {self._last_look}, in vain")
+        if self._last is None or found.stage != "unknown":
+            return found
+        return replace(self._last, seen_at=self._last_look)
 
     def _call(self) -> ForwardPass | None:
         inputs = self._target.inputs
@@ -94,9 +101,9 @@ class Locating:
     def _in_forward(self, stats: StepStats, call: ForwardPass | None, given: Origin | None) -> Origin:
         """Run the batch once more, and tell where it stops being finite."""
         obstacle = "" if self._may_rerun else "the policy has `rerun: false`"
-        obstacle = obstacle or ("no call of the model was seen" if call is None else rerun_obstacle(self._target.model))
+        obstacle = obstacle or rerun_obstacle(self._target.model)
         if obstacle or call is None:
-            return given or self._without_forward(stats, obstacle)
+            return given or self._without_forward(stats, obstacle or "no call of the model was seen")
         model = self._target.model
         wrappers = wrappers_of(model)
         first = FirstNonfinite(model, clean=lambda name: clean_name(name, wrappers))
@@ -128,12 +135,13 @@ class Locating:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what decides about the looks to come."""
-        return {"num_looks": self._num_looks, "last_look": self._last_look, "last_words": self._last_words}
+        last = None if self._last is None else self._last.as_dict()
+        return {"num_looks": self._num_looks, "last_look": self._last_look, "last": last}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self._num_looks, self._last_look = state["num_looks"], state["last_look"]
-        self._last_words = state["last_words"]
+        self._last = None if state["last"] is None else Origin.of_dict(state["last"])
 
 
 def _faulty_input(call: ForwardPass) -> Origin | None:

@@ -144,8 +144,8 @@ class Pipeline:
         stats = self.stats
         if not stats.finite or (stats.has_loss and not math.isfinite(stats.loss)):
             has_moved = self.target.is_past and not self.target.was_skipped  # then the step itself may have spoilt them
-            if not stats.found_inf and not has_moved:
-                stats.bad_state = stats.bad_state or self.monitor.nonfinite_parameters()
+            if not stats.found_inf:
+                stats.bad_state = stats.bad_state or (() if has_moved else self.monitor.nonfinite_parameters())
                 self.locating.look(stats)
         self.recorder.facts(stats)
         found, target = self.judgement.judge(stats), self.target
