@@ -69,6 +69,9 @@ class Locating:
     def _origin(self, stats: StepStats) -> Origin:
         if not self._is_alone:
             return Origin("unknown", why="each of several ranks sees its own batch")
+        has_moved = self._target.is_past and not self._target.was_skipped  # weights are those after the step
+        if not has_moved and (weight := self._weight()) is not None:
+            return weight
         if stats.is_late:
             return self._without_forward(stats, "with `sync: deferred` the batch is gone by the time it is judged")
         call = self._call()
@@ -76,16 +79,19 @@ class Locating:
         if self._num_looks >= NUM_FIRST and stats.step < self._last_look + EVERY:
             return given or self._as_before(stats)
         self._num_looks, self._last_look = self._num_looks + 1, stats.step
-        found = self._weight() or self._in_forward(stats, call, given)
-        self._last = found if found.stage in ("forward", "loss", "backward") else None
+        found = self._in_forward(stats, call, given)
+        if found.stage != "input":  # which is looked at every time
+            self._last = replace(found, seen_at=stats.step) if found.stage != "unknown" else None
         return found
 
     def _as_before(self, stats: StepStats) -> Origin:
         """Tell what is likely at a step that is not looked into."""
         found = self._without_forward(stats, f"it was last looked for at step {self._last_look}, in vain")
-        if self._last is None or found.stage != "unknown":
+        is_loss_bad = stats.has_loss and not math.isfinite(stats.loss)
+        other = "backward" if is_loss_bad else "loss" if stats.has_loss else ""
+        if self._last is None or found.stage != "unknown" or self._last.stage == other:
             return found
-        return replace(self._last, seen_at=self._last_look)
+        return self._last
 
     def _call(self) -> ForwardPass | None:
         inputs = self._target.inputs
