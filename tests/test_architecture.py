@@ -113,6 +113,7 @@ FLOORS = (
         "model.finite_check",
         "model.first_nonfinite",
         "model.forward_inputs",
+        "model.last_call",
         "model.parameter_names",
         "model.rerun_obstacle",
         "model.variance_watch",

@@ -37,7 +37,7 @@ class Locating:
     Args:
         policy: says whether anyone asks, and whether a batch may be run once more.
         monitor: measured the gradients.
-        target: its `inputs` hold what the model was given.
+        target: its `last_call` holds what the model was given.
     """
 
     def __init__(self, policy: Policy, monitor: Monitor, target: Target) -> None:
@@ -74,7 +74,7 @@ class Locating:
             return weight
         if stats.is_late:
             return self._without_forward(stats, "with `sync: deferred` the batch is gone by the time it is judged")
-        call = self._call()
+        call = self._target.last_call.call if self._target.last_call is not None else None
         given = _faulty_input(call) if call is not None else None
         if self._num_looks >= NUM_FIRST and stats.step < self._last_look + EVERY:
             return given or self._as_before(stats)
@@ -92,10 +92,6 @@ class Locating:
         if self._last is None or found.stage != "unknown" or self._last.stage == other:
             return found
         return self._last
-
-    def _call(self) -> ForwardPass | None:
-        inputs = self._target.inputs
-        return inputs.passes[-1] if inputs is not None and inputs.passes else None
 
     def _weight(self) -> Origin | None:
         for name, param in self._monitor.named:
@@ -117,7 +113,7 @@ class Locating:
             is_random = rerun(model, call)
         if first.found is not None:
             return given or first.found
-        num_passes = self._target.inputs.num_passes if self._target.inputs is not None else 1
+        num_passes = self._target.last_call.num_passes if self._target.last_call is not None else 1
         if num_passes > 1:
             return self._without_forward(stats, f"the last of {num_passes} forward passes is finite")
         return self._behind_forward(stats, list(first.order), is_random)

@@ -25,13 +25,13 @@ class ForwardPass:
         args: its arguments, not copied.
         kwargs: those that have a name.
         random: state of torch's random generators before it; {} if not kept.
-        is_autocast: it ran under `torch.autocast`.
+        was_autocast: it ran under `torch.autocast`.
     """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     random: dict[str, Any]
-    is_autocast: bool = False
+    was_autocast: bool = False
 
 
 class ForwardInputs:
@@ -41,51 +41,32 @@ class ForwardInputs:
         model: its own calls are seen, in training mode and with gradients; not those of modules inside of it.
         on_fault: called with (what failed, error) when the hook fails; it takes itself off.
         keeps_random: the state of the random generators before each call is kept as well.
-        keeps_last: the last call is kept for longer than its step.
-        max_passes: calls of one step that are kept, the last ones.
 
     Attributes:
         passes: since `forget`, oldest first.
-        num_passes: how many there were since then, kept or not.
         last: the last one, `forget` or not; None before the first.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        on_fault: Callable[[str, Exception], None],
-        keeps_random: bool = True,
-        keeps_last: bool = True,
-        max_passes: int = MAX_PASSES,
-    ) -> None:
-        self.passes: deque[ForwardPass] = deque(maxlen=max_passes)
-        self.num_passes = 0
+    def __init__(self, model: nn.Module, on_fault: Callable[[str, Exception], None], keeps_random: bool = True) -> None:
+        self.passes: deque[ForwardPass] = deque(maxlen=MAX_PASSES)
         self.last: ForwardPass | None = None
         self._on_fault = on_fault
         self._keeps_random = keeps_random
-        self.keeps_last = keeps_last
-        self._device = next((param.device.type for param in model.parameters()), "cpu")
         self._handle = model.register_forward_pre_hook(InertHook(self._before), with_kwargs=True)
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not (module.training and torch.is_grad_enabled()):
             return
         try:
-            random = torch_random_state() if self._keeps_random else {}
-            call = ForwardPass(args, kwargs, random, torch.is_autocast_enabled(self._device))
-            self.passes.append(call)
-            self.num_passes += 1
-            if self.keeps_last:
-                self.last = call
+            self.last = ForwardPass(args, kwargs, torch_random_state() if self._keeps_random else {})
+            self.passes.append(self.last)
         except Exception as error:
             self.close()
             self._on_fault("keeping the model's inputs", error)
 
     def forget(self) -> None:
         """Let go of the inputs: their step is over."""
-        if self.num_passes:
-            self.passes.clear()
-            self.num_passes = 0
+        self.passes.clear()
 
     def close(self) -> None:
         """Take the hook off and let go of the inputs."""

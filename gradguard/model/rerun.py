@@ -35,7 +35,7 @@ def rerun(model: nn.Module, call: ForwardPass) -> bool:
         Exception: what the forward pass raises.
     """
     device = next((param.device.type for param in model.parameters()), "cpu")
-    precision = torch.autocast(device) if call.is_autocast else nullcontext()
+    precision = torch.autocast(device) if call.was_autocast else nullcontext()
     with hooks_asleep(), torch.no_grad(), _untouched(model), precision:
         before = torch_random_state()
         model(*call.args, **call.kwargs)

@@ -322,7 +322,7 @@ def test_deferred_tells_what_the_gradients_tell():
     loop = Loop(Layers(), policy).run(Loop.BAD + 2, root_of_negatives)
     finding = loop.finding
     assert "the batch is gone by the time it is judged" in finding.message
-    assert loop.guard._pipeline.target.inputs.num_passes == 0
+    assert loop.guard._pipeline.target.last_call.num_passes == 0
 
 
 # What is looked at, and how often.

@@ -197,9 +197,9 @@ def test_with_a_stop_nothing_is_operated_on():
 
 
 def test_inputs_are_kept_only_when_a_policy_names_their_use():
-    assert not Job([SWAP]).guard._pipeline.target.inputs.keeps_last
+    assert Job([SWAP]).guard._pipeline.target.inputs is None
     job = Job([{"reinitialize": {"scheme": "he"}}])
-    assert job.guard._pipeline.target.inputs.keeps_last
+    assert job.guard._pipeline.target.inputs is not None
     job.guard.close()
     assert job.guard._pipeline.target.inputs is None
     assert not job.model._forward_pre_hooks
