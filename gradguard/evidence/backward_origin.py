@@ -17,9 +17,10 @@ def backward_origin(stats: StepStats, names: Sequence[str], order: Sequence[str]
         order: names of the modules as they were called; None when it is not known. Then that of the parameters is taken
             for it, if none that is finite comes before one that is not.
     """
+    owners = [name.rpartition(".")[0] or name for name in names]
     bad = [row for row in range(len(names)) if row in stats.nonfinite]
-    good = [row for row in range(len(names)) if row not in stats.nonfinite and stats.norms[row] != ABSENT]
-    owners = [name.rpartition(".")[0] for name in names]
+    spoilt = {owners[row] for row in bad}
+    good = [row for row in range(len(names)) if owners[row] not in spoilt and stats.norms[row] != ABSENT]
     if order is None:
         place = {row: float(row) for row in range(len(names))}
         if bad and good and min(good) < max(bad):
@@ -36,7 +37,7 @@ def backward_origin(stats: StepStats, names: Sequence[str], order: Sequence[str]
     next_to = min(behind, key=place.__getitem__)
     return Origin(
         "backward",
-        place=owners[nearest] or names[nearest],
-        after=owners[next_to] or names[next_to],
+        place=owners[nearest],
+        after=owners[next_to],
         parameters=tuple(names[row] for row in bad if owners[row] == owners[nearest]),
     )

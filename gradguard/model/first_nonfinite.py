@@ -94,16 +94,17 @@ class FirstNonfinite:
         return before, after
 
     def _origin(self, frame: _Frame, after: str = "", before: str = "", largest: float = 0.0) -> Origin:
-        concerned = after or ("" if before else frame.name)
-        owner = dict((self._clean(name), module) for name, module in self._root.named_modules()).get(concerned)
-        own = dict(owner.named_parameters()) if owner is not None and owner is not self._root else {}
+        owner, name = (frame.module, frame.name) if not before else (None, "")
+        if after:
+            owner, name = next((m for n, m in self._root.named_modules() if self._clean(n) == after), None), after
+        own = [] if owner is None else [own for own, _ in owner.named_parameters(recurse=owner is not self._root)]
         return Origin(
             "forward",
             place=frame.name,
             kind=type(frame.module).__name__,
             after=after,
             before=before,
-            parameters=tuple(f"{concerned}.{self._clean(name)}" for name in own),
+            parameters=tuple(self._clean(f"{name}.{one}" if name else one) for one in own),
             largest=largest,
         )
 
