@@ -53,6 +53,7 @@ class Diagnosis(Component, Generic[S]):
             with its step, many for a state that goes on and is told once.
         precedence: of several that fire in one step the lowest is told first: what is broken before what follows.
         reads: what is to be sampled for it beside the gradients: "activations", "updates".
+        locates: it asks where NaN came into a step that is not finite (`StepStats.origin`).
     """
 
     sees_scaler_skips: ClassVar[bool] = False
@@ -61,6 +62,7 @@ class Diagnosis(Component, Generic[S]):
     lasts: ClassVar[int] = PASSES
     precedence: ClassVar[int] = 50
     reads: ClassVar[frozenset[str]] = frozenset()
+    locates: ClassVar[bool] = False
 
     def sees_microbatches(self) -> bool:
         """Return whether it tells of micro-batches that were taken back (`StepStats.dropped_microbatches`)."""

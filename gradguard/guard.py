@@ -179,6 +179,7 @@ class Guard:
             if self._pipeline.scale.is_used:
                 aside.notice_scaler(self._pipeline, (), is_every_step_observed=False)
             self._pipeline.before_step(losses, sample_ids)
+            self._pipeline.target.end_judgement()
         except Exception as error:
             self._pipeline.keep_pace()
             self._give_up(error)

@@ -74,7 +74,10 @@ class Run:
 
     @property
     def told(self) -> list[tuple[Any, ...]]:
-        """What was done and withheld, why, and what happened: as (kind, step, rule, diagnosis, what, reason)."""
+        """What was done and withheld, why, and what happened: as (kind, step, rule, diagnosis, what, reason).
+
+        But for the inputs: a batch is gone when its step is judged late.
+        """
         return [
             (
                 record.kind,
@@ -85,7 +88,7 @@ class Run:
                 getattr(record, "reason", ""),
             )
             for record in self.guard.records
-            if record.kind in ("intervention", "withheld", "event")
+            if record.kind in ("intervention", "withheld", "event") and getattr(record, "diagnosis", "") != "bad_inputs"
         ]
 
 

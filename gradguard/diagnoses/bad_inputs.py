@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, STAYS, Diagnosis
+from gradguard.evidence.origin import Origin
+from gradguard.evidence.origin_words import what_to_do, where_it_began
 from gradguard.evidence.probe_stats import Activations, InputStats
 from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.printable import short
@@ -49,8 +51,9 @@ class BadInputs(Diagnosis[InputState]):
         "Reported when std > `max_std`, std < `min_std` with no entry above 0.5, or |mean|/std > `max_offset`. "
         "Constant tensors, tensors of two values (masks, one-hot inputs) and those with one number a sample (times, "
         "positions) are left out. Only worth knowing when the first layers bring the scale in order. NaN and infinity "
-        "are looked for at every probe, and only worth knowing while losses and gradients stay finite: the model may "
-        "take them for missing values, or for places that a mask leaves out."
+        "are looked for at every probe and in the batch of every step that is not finite, and only worth knowing while "
+        "losses and gradients stay finite: the model may take them for missing values, or for places that a mask "
+        "leaves out."
     )
     cure = (
         "Standardise the inputs (subtract the mean, divide by the standard deviation of the training data), or begin "
@@ -59,6 +62,7 @@ class BadInputs(Diagnosis[InputState]):
     source = "LeCun et al. 1998 (Efficient BackProp, section 4.3); limits of TheDeepChecker and UMLAUT, widened"
     reads = frozenset({"activations"})
     lasts = STAYS
+    locates = True
     precedence = 10
 
     max_std: float = Field(default=20.0, gt=0)
@@ -73,6 +77,9 @@ class BadInputs(Diagnosis[InputState]):
 
     def update(self, state: InputState, stats: StepStats) -> tuple[InputState, Finding | None]:
         seen = stats.activations
+        if stats.origin is not None and stats.origin.stage == "input":
+            state.is_hurt = True
+            return state, self._at_fault(stats, stats.origin) if self._is_new(state, stats.origin.place, True) else None
         is_sound = stats.finite and (not stats.has_loss or math.isfinite(stats.loss)) and stats.loss_scale == 1.0
         state.is_hurt = state.is_hurt or not is_sound  # a GradScaler hides its steps
         if seen is None:
@@ -123,6 +130,21 @@ class BadInputs(Diagnosis[InputState]):
             return False
         state.told.setdefault("warn" if is_hurt else "info", []).append(name)
         return True
+
+    def _at_fault(self, stats: StepStats, origin: Origin) -> Finding:
+        """The batch that made this very step not finite."""
+        which = where_it_began(origin)
+        return Finding(
+            diagnosis=self.name,
+            step=stats.step,
+            severity="warn",
+            statistic="NaN or infinite entries",
+            value=origin.entries,
+            threshold=0,
+            message=f"{which[0].upper()}{which[1:]}: the loss or a gradient of this step is not finite.",
+            advice=what_to_do(origin),
+            evidence=origin.evidence(),
+        )
 
     def _nonfinite(self, stats: StepStats, given: InputStats, is_hurt: bool) -> Finding:
         entries = "a NaN or infinite entry" if given.nonfinite == 1 else f"{given.nonfinite:,} NaN or infinite entries"

@@ -10,7 +10,9 @@ from typing import Literal
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
-from gradguard.evidence.stats import ParameterTable, StepStats
+from gradguard.evidence.origin import Origin
+from gradguard.evidence.origin_words import BACKWARD_ADVICE, BATCH_ADVICE, what_to_do, where_it_began
+from gradguard.evidence.stats import ABSENT, ParameterTable, StepStats
 from gradguard.evidence.trigger import Trigger
 from gradguard.records import MAX_NAMES, Finding
 
@@ -39,12 +41,15 @@ class Nonfinite(Diagnosis[NonfiniteState]):
     computed = (
         "The norm of a gradient is finite exactly when all entries are, short of an overflow, which is told apart by "
         "looking at the entries. Parameters and buffers are looked at when loss or gradients are bad, and every "
-        "probe_every steps."
+        "probe_every steps. Where it began is looked for in an entry of a weight that is out of all proportion, in the "
+        "inputs, in the forward pass (by running the batch once more, at the first 3 such steps and later at one in "
+        "100), in the loss, and in the order of the gradients."
     )
     cure = (
-        "NaN in the loss and the inputs: look at the data of that step. Infinite loss: log(0), a division by zero or "
-        "exp of a large number in the loss; use the fused losses (cross_entropy, binary_cross_entropy_with_logits). "
-        "Finite loss but NaN gradient: sqrt or norm at exactly 0, or a row of attention that is masked everywhere."
+        "The finding says where it began. In the inputs: look at the data of that step. In the loss: log(0), a "
+        "division by zero or exp of a large number; use the fused losses (cross_entropy, "
+        "binary_cross_entropy_with_logits). In the backward pass: sqrt or norm at exactly 0, or a row of attention "
+        "that is masked everywhere."
     )
     source = "IEEE 754; torch.isfinite"
     follows = (
@@ -58,6 +63,7 @@ class Nonfinite(Diagnosis[NonfiniteState]):
     )
     precedence = 0
     is_foreseeable = True
+    locates = True
 
     where: Literal["any", "batch", "state", "microbatch"] = Field(default="any")
 
@@ -110,11 +116,16 @@ class Nonfinite(Diagnosis[NonfiniteState]):
             threshold=0,
             parameters=names[:MAX_NAMES],
             num_parameters=len(names),
-            message=f"{names[0]} holds NaN or infinite values{_and_more(len(names))}: the model itself is damaged.",
+            message=self._damage(stats.origin, names),
             advice=advice,
-            evidence={"where": "state"},
+            evidence={"where": "state", **_origin(stats)},
             indices=tuple(index[name] for name in names if name in index),
         )
+
+    def _damage(self, origin: Origin | None, names: tuple[str, ...]) -> str:
+        if origin is not None and origin.stage == "weights":
+            return f"The model itself is damaged: {where_it_began(origin)}."
+        return f"{names[0]} holds NaN or infinite values{_and_more(len(names))}: the model itself is damaged."
 
     def _in_microbatches(self, stats: StepStats) -> Finding:
         dropped, num = stats.dropped_microbatches, stats.num_microbatches
@@ -134,21 +145,19 @@ class Nonfinite(Diagnosis[NonfiniteState]):
         bad = {row: counts for row, counts in stats.nonfinite.items() if row in state.rows}
         if not bad and not (loss_is_bad and state.covers_all):
             return None
-        rows = sorted(bad, key=lambda row: (-sum(bad[row]), row))
-        names = [state.table.names[row] for row in rows]
+        rows = sorted(bad)
+        names = self._places(state, stats, rows)
         num_nan, num_inf = sum(nan for nan, _ in bad.values()), sum(inf for _, inf in bad.values())
         kind = "NaN" if num_nan or (stats.has_loss and math.isnan(stats.loss)) else "Inf"
+        entries = "Inf gradient entries (or too large to square)" if stats.is_late and kind == "Inf" else ""
+        which = _which(state, stats, rows)
         if loss_is_bad:
             where = f" on rank {', '.join(map(str, stats.bad_ranks))}" if stats.bad_ranks else ""
             word = "NaN" if math.isnan(stats.loss) else "Inf" if stats.loss > 0 else "-Inf"
-            message = f"The loss is {word}{where}" + (f", and {names[0]} got a {kind} gradient" if names else "")
-            message += (
-                _and_more(len(names)) + ": look at the inputs and targets of this batch and at the loss function."
-            )
+            head = f"The loss is {word}{where}" + (f", and {which} got {kind} gradients" if rows else "")
         else:
             told = " although the loss is finite" if stats.has_loss else ""
-            entries = "Inf gradient entries (or too large to square)" if stats.is_late and kind == "Inf" else None
-            message = f"{names[0]} got {entries or f'{kind} gradient entries'}{_and_more(len(names))}{told}."
+            head = f"{which[0].upper()}{which[1:]} got {entries or f'{kind} gradient entries'}{told}"
         return Finding(
             diagnosis=self.name,
             step=stats.step,
@@ -157,21 +166,44 @@ class Nonfinite(Diagnosis[NonfiniteState]):
             value=num_nan + num_inf,
             threshold=0,
             parameters=tuple(names[:MAX_NAMES]),
-            num_parameters=len(rows),
-            message=message,
-            advice=""
-            if loss_is_bad
-            else "A finite loss with a NaN gradient comes from sqrt or norm at 0, or a fully masked row.",
+            num_parameters=len(names) or len(rows),
+            message=f"{head}: {where_it_began(stats.origin)}.",
+            advice=what_to_do(stats.origin) or (BATCH_ADVICE if loss_is_bad else BACKWARD_ADVICE),
             evidence={
                 "where": "loss and gradient" if loss_is_bad and bad else "loss" if loss_is_bad else "gradient",
                 "kind": kind,
                 "nan_entries": num_nan,
                 "inf_entries": num_inf,
+                "tensors": len(rows),
                 **({"loss": stats.loss} if stats.has_loss else {}),
                 **({"ranks": ",".join(map(str, stats.bad_ranks))} if stats.bad_ranks else {}),
+                **_origin(stats),
             },
             indices=tuple(rows),
         )
+
+    def _places(self, state: NonfiniteState, stats: StepStats, rows: list[int]) -> list[str]:
+        """Return the names that say where it began; when all gradients are bad, theirs say nothing."""
+        origin = stats.origin
+        if origin is not None and origin.stage != "unknown":
+            looked_at = {state.table.names[row] for row in state.rows}
+            return [name for name in origin.parameters if name in looked_at]
+        return [] if _are_all(state, stats, rows) else [state.table.names[row] for row in rows]
+
+
+def _are_all(state: NonfiniteState, stats: StepStats, rows: list[int]) -> bool:
+    """Return whether these are all that have a gradient, of several."""
+    return 1 < len(rows) == sum(1 for row in state.rows if stats.norms[row] != ABSENT)
+
+
+def _which(state: NonfiniteState, stats: StepStats, rows: list[int]) -> str:
+    if _are_all(state, stats, rows):
+        return f"all {len(rows)} parameter tensors"
+    return f"{state.table.names[rows[0]]!r}{_and_more(len(rows))}" if rows else ""
+
+
+def _origin(stats: StepStats) -> dict[str, int | float | str]:
+    return {} if stats.origin is None else stats.origin.evidence()
 
 
 def _and_more(count: int) -> str:

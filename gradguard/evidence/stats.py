@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 
 if TYPE_CHECKING:
+    from gradguard.evidence.origin import Origin
     from gradguard.evidence.probe_stats import Activations, Updates
     from gradguard.evidence.running import LossWindow, NormWindow
     from gradguard.limits.tracked import TrackedLimit, Tracker
@@ -72,7 +73,9 @@ class StepStats:
         variance_growth: of the running variance that grew most since the last accepted step, how many times over it
             did; 1 while that is usual.
         grown_variance: its name, "" while that is usual.
-        bad_state: names of parameters and buffers that were found non-finite at this step.
+        bad_state: names of parameters and buffers that were found non-finite at this step, or with an entry out of all
+            proportion that makes the step so.
+        origin: where NaN or infinity came into a step that is not finite; None for others, and where nobody looked.
         is_stale: gradients were not reset since the last step.
         num_microbatches: backward passes that were accumulated for this step, where they are counted, else 0.
         dropped_microbatches: those of them that were taken back, as their gradients were not finite.
@@ -113,6 +116,7 @@ class StepStats:
         "norms",
         "num_losses",
         "num_microbatches",
+        "origin",
         "overflowed",
         "scaler_skips",
         "sgd_reach",
@@ -173,6 +177,7 @@ class StepStats:
         self.variance_growth = 1.0
         self.grown_variance = ""
         self.bad_state: tuple[str, ...] = ()
+        self.origin: Origin | None = None
         self.is_late = False
         self.is_plain = False
         self.is_stale = False

@@ -18,7 +18,7 @@ from gradguard.errors import UsageError
 from gradguard.faults.corruption import check_dtype, corrupt_
 from gradguard.faults.fault import Fault
 from gradguard.faults.targets import check_groups, clone_floating, find_module, match_parameters
-from gradguard.model.inert_hook import InertHook
+from gradguard.model.inert_hook import InertHook, are_hooks_asleep
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Injector:
             handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
             _move(self._keep(handle), last=False)
         for name, module in {fault.module: module for fault, module in self._modules.items()}.items():
-            forward_hook = InertHook(self._batch_hook(name))
+            forward_hook = InertHook(self._batch_hook(name), sleeps=False)
             self._keep(module.register_forward_pre_hook(forward_hook, prepend=True, with_kwargs=True))
         self._strike_weights()
 
@@ -178,13 +178,12 @@ class Injector:
 
     def _batch_hook(self, name: str) -> Callable[..., tuple[Any, Any] | None]:
         def strike(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-            if not module.training or not torch.is_grad_enabled():
+            is_again = are_hooks_asleep()
+            if not is_again and not (module.training and torch.is_grad_enabled()):
                 return None  # an evaluation is no part of a step
-            due = [
-                (number, fault)
-                for number, fault in self._due("batch", self._count(f"module {name}"))
-                if fault.module == name
-            ]
+            # The last pass, run once more, is struck as it was; nothing is counted or logged.
+            number_of_pass = self._passes[f"module {name}"] - 1 if is_again else self._count(f"module {name}")
+            due = [(number, fault) for number, fault in self._due("batch", number_of_pass) if fault.module == name]
             for number, fault in due:
                 label = f"input of {name or type(module).__name__}"
                 floating: list[torch.Tensor] = []
@@ -195,7 +194,7 @@ class Injector:
                     )
                 for tensor in floating:
                     check_dtype(tensor.dtype, fault, f"the {label}")
-                    self._strike(number, fault, label, tensor)
+                    self._strike(number, fault, label, tensor, is_logged=not is_again)
             return (args, kwargs) if due else None
 
         return strike
@@ -210,11 +209,11 @@ class Injector:
                 if fault.rank is None or fault.rank == _rank():
                     yield number, fault
 
-    def _strike(self, number: int, fault: Fault, target: str, tensor: torch.Tensor) -> None:
+    def _strike(self, number: int, fault: Fault, target: str, tensor: torch.Tensor, is_logged: bool = True) -> None:
         # A generator of its own for every strike: what was struck before, and on which rank, must not matter.
         random = Random(f"{self._seed}/{number}/{self.step}/{target}")
         damage = corrupt_(tensor, fault, random)
-        if damage is not None:
+        if damage is not None and is_logged:
             self.log.append(Injected(self.step, fault, target, **vars(damage)))
 
     def _struck(self, where: str) -> dict[str, nn.Parameter]:

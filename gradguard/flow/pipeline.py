@@ -16,6 +16,7 @@ from gradguard.evidence.stats import StepStats
 from gradguard.flow import aside, layout
 from gradguard.flow.intervention import Intervening
 from gradguard.flow.judgement import Judgement
+from gradguard.flow.locating import Locating
 from gradguard.flow.observed import SampleIds
 from gradguard.flow.pace import Pace
 from gradguard.flow.periodic import Periodic
@@ -66,11 +67,10 @@ class Pipeline:
         self.reasons_to_wait: Sequence[str] = ()
         self.on_fault = on_fault
         self.monitor = monitor
-        model, optimizer = monitor.model, monitor.optimizer
         self.scale = LossScale(scaler)
         self.step = 0
         self.stats = StepStats(len(self.monitor.table))
-        self.target = Target(model, optimizer, self.stats)
+        self.target = Target(monitor.model, monitor.optimizer, self.stats)
         self.judgement = Judgement(policy, self.monitor.table, policy.horizon, on_fault)
         self.intervening = Intervening(policy, self.target, self.judgement.rows_of, recorder, on_fault)
         self.routine = Routine(policy, self.judgement.rows_of, on_fault)
@@ -78,6 +78,7 @@ class Pipeline:
         self.records: list[AnyRecord] = []
         provide(self, companions)
         self.pace = Pace.of(monitor)
+        self.locating = Locating(policy, monitor, self.target)
         self.probes = Probes.of(policy, monitor, recorder, on_fault)
         self.gradient_probe = GradientProbe(policy.monitor, recorder, on_fault)
         self.watch = ResetWatch(self.monitor.params)
@@ -143,8 +144,9 @@ class Pipeline:
         stats = self.stats
         if not stats.finite or (stats.has_loss and not math.isfinite(stats.loss)):
             has_moved = self.target.is_past and not self.target.was_skipped  # then the step itself may have spoilt them
-            if not stats.found_inf and not stats.bad_state and not has_moved:
-                stats.bad_state = self.monitor.nonfinite_parameters()
+            if not stats.found_inf:
+                stats.bad_state = stats.bad_state or (() if has_moved else self.monitor.nonfinite_parameters())
+                self.locating.look(stats)
         self.recorder.facts(stats)
         found, target = self.judgement.judge(stats), self.target
         if found or target.effects:
@@ -236,8 +238,8 @@ class Pipeline:
         if stats.is_stale:
             flags |= Flag.STALE
         self.recorder.row(stats, self.target.lr_factor, self.target.clip_coef, flags)
-        if stats.bad_state:
-            stats.bad_state = ()
+        if stats.bad_state or stats.origin is not None:
+            stats.bad_state, stats.origin = (), None
 
     def after_step(self) -> None:
         """Undo what was only for the step, accept its results, and do what is due now and then."""

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from gradguard.flow.exchange import Exchange
 from gradguard.model.forward_inputs import ForwardInputs
+from gradguard.model.last_call import LastCall
+from gradguard.model.parameter_names import is_compiled
 from gradguard.model.variance_watch import VarianceWatch
 from gradguard.optimizer.microbatches import Microbatches, reason_not_to_drop
 from gradguard.policy.decide import would_drop
@@ -59,6 +61,8 @@ def provide(pipeline: Pipeline, companions: Companions | None) -> None:
             target.notes.append("running variances are looked at only in a single process on the CPU, sync immediate")
     if needs & {"captures", "inputs"}:
         target.inputs = ForwardInputs(model, pipeline.on_fault, keeps_random="captures" in needs)
+    if policy.locates() and not Exchange.is_needed() and not is_compiled(model):
+        target.last_call = LastCall(model)
     if "captures" in needs and target.inputs is not None:
         folder = directory.path / CAPTURES_FOLDER if directory is not None else None
         target.captures = Captures(model, optimizer, companions, target.inputs, folder)

@@ -32,6 +32,7 @@ def dump(pipeline: Pipeline) -> dict[str, Any]:
         "expected_buffers": dict(pipeline.monitor.finite_check.expected),
         "next_probe": periodic.next_probe,
         "next_due": periodic.next_due,
+        "locating": pipeline.locating.state_dict(),
         "captures": target.captures.num_written if target.captures is not None else 0,
     }
     probes = to_plain(pipeline.probes.state_dict()) if pipeline.probes is not None else None
@@ -65,6 +66,8 @@ def load(pipeline: Pipeline, state: dict[str, Any]) -> None:
         target.snapshots.load_state_dict(state["snapshots"])
     if target.captures is not None:
         target.captures.num_written = plain["captures"]
+    if "locating" in plain:
+        pipeline.locating.load_state_dict(plain["locating"])
     if target.buffers is not None:
         target.buffers.accept()
     if pipeline.target.variances is not None:

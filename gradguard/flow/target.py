@@ -15,6 +15,7 @@ from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.flow.observed import SampleIds
 from gradguard.functional import exact_norm, scale_, scale_each_
 from gradguard.model.forward_inputs import ForwardInputs
+from gradguard.model.last_call import LastCall
 from gradguard.model.variance_watch import VarianceWatch
 from gradguard.optimizer.grad_scale import GradScale
 from gradguard.optimizer.microbatches import Microbatches
@@ -56,6 +57,7 @@ class Target(NormNotes):
         is_stopped: a remedy decided that training ends here.
         stop_finding: the finding behind `is_stopped`.
         inputs: what the model was given, when a rule needs it.
+        last_call: what it was given last, until the step is judged; for one that is not finite.
         is_operated: a remedy changed weights or modules themselves at this step.
         replaced: activation modules that were exchanged in this run, {name: kind of the new one}.
         is_rebaselined: a remedy asked that the rolling statistics start afresh.
@@ -88,6 +90,7 @@ class Target(NormNotes):
         self.restored: Snapshot | None = None
         self.is_rebaselined = False
         self.inputs: ForwardInputs | None = None
+        self.last_call: LastCall | None = None
         self.is_operated = False
         self.replaced: dict[str, str] = {}
         self.clip_coef = 1.0
@@ -103,8 +106,16 @@ class Target(NormNotes):
         if self.microbatches is not None:
             self.microbatches.end_step()
 
+    def end_judgement(self) -> None:
+        """Let go of the batch: what there was to be learnt of it has been."""
+        if self.last_call is not None:
+            self.last_call.forget()
+
     def let_go(self) -> None:
-        """Take the hooks off that remedies needed."""
+        """Take the hooks off that remedies and looks needed."""
+        if self.last_call is not None:
+            self.last_call.close()
+            self.last_call = None
         if self.inputs is not None:
             self.inputs.close()
             self.inputs = None

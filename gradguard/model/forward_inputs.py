@@ -19,11 +19,19 @@ MAX_PASSES = 64  # of one step; of more the last ones are kept
 
 @dataclass
 class ForwardPass:
-    """One call of the model: its arguments, not copied, and the state of torch's random generators before it."""
+    """One call of the model.
+
+    Args:
+        args: its arguments, not copied.
+        kwargs: those that have a name.
+        random: state of torch's random generators before it; {} if not kept.
+        was_autocast: it ran under `torch.autocast`.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     random: dict[str, Any]
+    was_autocast: bool = False
 
 
 class ForwardInputs:

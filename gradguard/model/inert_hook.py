@@ -19,6 +19,10 @@ class InertHook:
     What a pickle holds in its place takes any arguments, returns None and is Python's own, so that the file loads where
     gradguard is not installed.
 
+    Args:
+        function: called with what the hook is called with.
+        sleeps: it does nothing within `hooks_asleep`.
+
     Example:
         >>> import copy
         >>> hook = InertHook(lambda *args: "called")
@@ -26,12 +30,13 @@ class InertHook:
         ('called', None)
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], sleeps: bool = True) -> None:
         self._function = function
+        self._sleeps = sleeps
 
     def __call__(self, *args: Any) -> Any:
         """Call the function; torch.compile meets nothing here that it would have to trace."""
-        if torch.compiler.is_compiling() or _ARE_ASLEEP.get():
+        if torch.compiler.is_compiling() or (self._sleeps and _ARE_ASLEEP.get()):
             return None
         return self._function(*args)
 
@@ -45,6 +50,11 @@ class InertHook:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, str]]:
         return getattr, (nullcontext(), "__exit__")
+
+
+def are_hooks_asleep() -> bool:
+    """Return whether a forward pass of now is one of the training's own, run again."""
+    return _ARE_ASLEEP.get()
 
 
 @contextmanager

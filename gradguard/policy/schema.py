@@ -178,6 +178,9 @@ class MonitorOptions(Block):
             histogram of a large tensor is sampled all the same) or "none".
         updates: what the optimizer changes is looked at "sampled" (at two steps every `probe_every`) or "every_step"
             (which copies up to 4,096 entries a tensor twice a step), where a diagnosis reads it.
+        rerun: when a step is not finite, its last batch is run once more through the model, without a trace, to see in
+            which module that began: at the first 3 such steps, and later once in 100 steps. False for a model whose
+            forward pass must not be repeated.
         sync: "immediate" waits for the device once a step, to judge before the step is taken. "deferred" does not wait:
             thresholds go to the device, which skips or clips by itself, and the host learns one step later.
     """
@@ -187,6 +190,7 @@ class MonitorOptions(Block):
     updates: Literal["sampled", "every_step"] = "sampled"
     sync: Literal["immediate", "deferred"] = "immediate"
     statistics: Literal["sampled", "exact", "none"] = "sampled"
+    rerun: bool = True
 
 
 class SnapshotOptions(Block):
@@ -278,6 +282,10 @@ class Policy(Block):
     def reads(self) -> frozenset[str]:
         """Return what the rules' diagnoses need to have sampled beside the gradients ("activations", "updates")."""
         return frozenset().union(*(rule.when.reads for rule in self.rules if isinstance(rule.when, Diagnosis)))
+
+    def locates(self) -> bool:
+        """Return whether a rule's diagnosis asks where NaN came into a step."""
+        return any(isinstance(rule.when, Diagnosis) and rule.when.locates for rule in self.rules)
 
 
 __all__ = ["Policy", "Rule", "Rung", "ValidationError"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gradguard.evidence.origin import Origin
 from gradguard.evidence.stats import StepStats
 
 
@@ -47,6 +48,7 @@ def is_remarkable(stats: StepStats) -> bool:
         or stats.scaler_skips
         or stats.bad_ranks
         or stats.grown_variance
+        or stats.origin is not None
         or (stats.has_loss and stats.loss != stats.loss)
     )
 
@@ -61,6 +63,8 @@ def facts(stats: StepStats) -> dict[str, Any]:
         told["nonfinite"] = np.array(rows, dtype=np.int64)
     if stats.has_loss and stats.loss != stats.loss:
         told["has_loss"] = True
+    if stats.origin is not None:
+        told["origin"] = stats.origin.as_dict()
     return told
 
 
@@ -78,6 +82,8 @@ def restore(stats: StepStats, told: dict[str, Any]) -> None:
     for name, value in told.items():
         if name == "nonfinite":
             stats.nonfinite = {row: (nan, inf) for row, nan, inf in value.tolist()}
+        elif name == "origin":
+            stats.origin = Origin.of_dict(value)
         elif name == "norms":
             stats.norms[:] = value
         elif name in ("overflowed", "bad_state", "bad_ranks"):
@@ -92,4 +98,4 @@ def forget(stats: StepStats) -> None:
     """Put what is usual back."""
     for name, usual in USUAL.items():
         setattr(stats, name, usual)
-    stats.exact_norms, stats.nonfinite, stats.num_microbatches = {}, {}, 0
+    stats.exact_norms, stats.nonfinite, stats.num_microbatches, stats.origin = {}, {}, 0, None

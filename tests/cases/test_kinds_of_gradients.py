@@ -45,7 +45,7 @@ def test_sparse_gradients_are_judged_clipped_and_dropped_without_being_made_dens
     run = train(embedding(optimizer), 60, after=after, is_observed=is_observed)
     assert [step for step, _, _ in run.acted] == [BAD, SPIKE]
     assert run.acted[0][1:] == ("nonfinite", "skip_step")
-    assert run.interventions[0].finding.parameters == ("weight",)
+    assert run.interventions[0].finding.evidence["origin"] == "loss"
     assert run.acted[1][1:] == (("loss_spike", "skip_step") if is_observed else ("exploding_gradient", "clip_norm"))
     assert layouts == {torch.sparse_coo}
     assert run.is_finite

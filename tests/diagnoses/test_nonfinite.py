@@ -35,29 +35,33 @@ def test_a_bad_gradient_is_named_with_its_kind(norm, kind, loss):
 def test_a_bad_loss_is_told_with_its_kind(loss, kind):
     finding = only(diagnose("nonfinite").step(1.0, loss))
     assert (finding.evidence["where"], finding.evidence["kind"]) == ("loss", kind)
-    assert finding.message.startswith(f"The loss is {'-' if loss < 0 else ''}{kind}: look at")
+    assert finding.message == f"The loss is {'-' if loss < 0 else ''}{kind}: where it began is not known."
+    assert finding.advice.startswith("Look at the inputs and targets of this batch")
     assert finding.indices == ()
 
 
 def test_a_bad_loss_with_its_bad_gradients_is_one_finding():
     finding = only(diagnose("nonfinite").step(math.nan, math.nan))
     assert finding.evidence["where"] == "loss and gradient"
-    assert finding.num_parameters == 3
-    assert "(and 2 more)" in finding.message
+    assert (finding.parameters, finding.num_parameters, finding.indices) == ((), 3, (0, 1, 2))
+    assert "all 3 parameter tensors got NaN gradients" in finding.message
 
 
-def test_the_parameter_with_most_bad_entries_comes_first():
+def test_some_of_the_parameters_are_named_in_their_order_and_none_of_all():
     feed = diagnose("nonfinite")
     feed.step()
-    feed.stats.nonfinite, feed.stats.finite = {0: (1, 0), 1: (0, 7), 2: (1, 0)}, False
+    feed.stats.nonfinite, feed.stats.finite = {2: (1, 0), 1: (0, 7)}, False
     (_, finding) = feed.judgement.judge(feed.stats)[0]
-    assert finding.parameters == ("p1", "p0", "p2")
-    assert (finding.evidence["nan_entries"], finding.evidence["inf_entries"], finding.value) == (2, 7, 9)
+    assert finding.parameters == ("p1", "p2")
+    assert (finding.evidence["nan_entries"], finding.evidence["inf_entries"], finding.value) == (1, 7, 8)
+    feed.stats.nonfinite = {0: (1, 0), 1: (0, 7), 2: (1, 0)}
+    (_, finding) = feed.judgement.judge(feed.stats)[0]
+    assert (finding.parameters, finding.num_parameters) == ((), 3)
 
 
 def test_only_the_first_names_are_kept_but_all_are_counted():
-    finding = only(diagnose("nonfinite", num_parameters=40).step(math.nan))
-    assert (len(finding.parameters), finding.num_parameters, len(finding.indices)) == (16, 40, 40)
+    finding = only(diagnose("nonfinite", num_parameters=40).step([1.0] + 39 * [math.nan]))
+    assert (len(finding.parameters), finding.num_parameters, len(finding.indices)) == (16, 39, 39)
 
 
 def test_damage_to_the_model_is_graver_than_a_bad_batch():

@@ -14,7 +14,7 @@ import gradguard
 from gradguard.contracts import REMEDIES, Diagnosis
 from gradguard.evidence.trigger import Trigger
 from gradguard.faults import Fault
-from gradguard.record.statistics import SCALARS
+from gradguard.record.statistics import SCALARS, Flag
 
 
 PRESETS = ["default", "pretrain", "finetune", "rnn"]
@@ -59,9 +59,10 @@ def trained(policy, path, options, **more):
 
 
 def rows_of(run):
-    """Return the statistics as they are on disk, with one kind of NaN."""
+    """Return the statistics as they are on disk, with one kind of NaN; that there were findings, `told` says."""
     statistics = gradguard.read_run(run.guard.run_dir).statistics
     columns = {name: statistics[name] for name in [*dict(SCALARS), "norms"]}
+    columns["flags"] = columns["flags"] & ~np.uint32(Flag.FINDING | Flag.INTERVENTION)
     return {name: np.where(column == column, column, np.nan).tobytes() for name, column in columns.items()}
 
 
@@ -84,7 +85,8 @@ def test_a_deferred_run_that_is_asked_after_each_step_is_the_immediate_one(bits,
         for name in ("step", "skipped", "skipped_by", "lr_factor", "clip_coef"):
             assert getattr(found, name) == getattr(expected, name)
         assert found.global_norm == expected.global_norm or math.isnan(expected.global_norm)
-        assert [f.diagnosis for f in found.findings] == [f.diagnosis for f in expected.findings]
+        seen = [[f.diagnosis for f in report.findings if f.diagnosis != "bad_inputs"] for report in (found, expected)]
+        assert seen[0] == seen[1]
 
 
 @settings(QUICK, max_examples=20)

@@ -160,7 +160,7 @@ def test_inputs_are_let_go_of_when_their_step_is_over(tmp_path):
 def test_a_hook_is_on_the_model_only_when_a_rule_names_it(rule):
     model = build()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    guard = gradguard.attach(model, optimizer, gradguard.Policy(rules=[{"when": "nonfinite", **rule}], sinks=[]))
+    guard = gradguard.attach(model, optimizer, gradguard.Policy(rules=[{"when": "loss_spike", **rule}], sinks=[]))
     assert len(model._forward_pre_hooks) == (rule["do"] == "capture")
     assert copy.deepcopy(model)(noise(0, 2, 3)).shape == (2, 1)
     guard.close()
