@@ -192,6 +192,7 @@ FLOORS = (
     {
         "flow.deferred",
         "flow.giving_up",
+        "flow.letting_go",
         "flow.resume",
         "optimizer.inner_evaluations",
     },

@@ -1,8 +1,10 @@
 """How a guard sits on an optimizer: once, removably, and in nobody's way."""
 
 import copy
+import gc
 import math
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -58,6 +60,37 @@ def test_closing_leaves_not_one_hook_and_one_may_attach_again():
         take_step(model, optimizer, 0, guard)
         guard.close()
         assert num_hooks(model, optimizer) == before
+
+
+@pytest.mark.parametrize("policy", ["default", "repair"])
+def test_a_cell_that_makes_a_new_optimizer_for_the_same_model_leaves_nothing_of_the_old_guard(policy, tmp_path):
+    """The guards are not closed: the cell is simply run again."""
+    model, _ = training()
+    counts, kept = [], []
+    for cell in range(3):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        guard = gradguard.attach(model, optimizer, policy, run_dir=tmp_path / str(cell))
+        for step in range(3):
+            take_step(model, optimizer, step, guard)
+        gc.collect()
+        counts.append(num_hooks(model, optimizer))
+        kept.append(weakref.ref(guard))
+    assert counts == counts[:1] * 3
+    assert [ref() is None for ref in kept] == [True, True, False]
+    del guard, optimizer
+    gc.collect()
+    assert num_hooks(model, torch.optim.SGD(model.parameters())) == 0
+    runs = [gradguard.read_run(tmp_path / str(cell)) for cell in range(3)]
+    assert [(run.status, len(run.statistics["step"])) for run in runs] == [("closed", 3)] * 3
+
+
+def test_a_guard_that_was_given_no_name_works_for_as_long_as_its_optimizer():
+    model, optimizer = training()
+    gradguard.attach(model, optimizer)
+    gc.collect()
+    before = copy.deepcopy(model.state_dict())
+    take_step(model, optimizer, 0, factor=math.nan)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
