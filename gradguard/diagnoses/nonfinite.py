@@ -7,12 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
 from gradguard.evidence.stats import ParameterTable, StepStats
 from gradguard.evidence.trigger import Trigger
 from gradguard.records import MAX_NAMES, Finding
+
+
+FINITE_LOSS = "A finite loss with a NaN gradient comes from sqrt or norm at 0, or a fully masked row."
+WITHIN = "The optimizer went too far while it searched: use a smaller lr, or line_search_fn='strong_wolfe' with LBFGS."
 
 
 @dataclass
@@ -137,6 +142,8 @@ class Nonfinite(Diagnosis[NonfiniteState]):
         rows = sorted(bad, key=lambda row: (-sum(bad[row]), row))
         names = [state.table.names[row] for row in rows]
         num_nan, num_inf = sum(nan for nan, _ in bad.values()), sum(inf for _, inf in bad.values())
+        # The gradient that the step began with was finite: an optimizer that evaluates its closure many times broke it.
+        is_within = bool(rows) and not loss_is_bad and bool(np.isfinite(stats.norms[rows]).all())
         kind = "NaN" if num_nan or (stats.has_loss and math.isnan(stats.loss)) else "Inf"
         if loss_is_bad:
             where = f" on rank {', '.join(map(str, stats.bad_ranks))}" if stats.bad_ranks else ""
@@ -145,6 +152,8 @@ class Nonfinite(Diagnosis[NonfiniteState]):
             message += (
                 _and_more(len(names)) + ": look at the inputs and targets of this batch and at the loss function."
             )
+        elif is_within:
+            message = f"{names[0]} turned {kind} within the step{_and_more(len(names))}, at a later evaluation."
         else:
             told = " although the loss is finite" if stats.has_loss else ""
             entries = "Inf gradient entries (or too large to square)" if stats.is_late and kind == "Inf" else None
@@ -153,17 +162,16 @@ class Nonfinite(Diagnosis[NonfiniteState]):
             diagnosis=self.name,
             step=stats.step,
             severity="warn",
-            statistic="non-finite gradient entries" + (", at least" if stats.is_late else ""),
+            statistic=f"non-finite {'parameter' if is_within else 'gradient'} entries"
+            + (", at least" if stats.is_late else ""),
             value=num_nan + num_inf,
             threshold=0,
             parameters=tuple(names[:MAX_NAMES]),
             num_parameters=len(rows),
             message=message,
-            advice=""
-            if loss_is_bad
-            else "A finite loss with a NaN gradient comes from sqrt or norm at 0, or a fully masked row.",
+            advice="" if loss_is_bad else WITHIN if is_within else FINITE_LOSS,
             evidence={
-                "where": "loss and gradient" if loss_is_bad and bad else "loss" if loss_is_bad else "gradient",
+                "where": "step" if is_within else " and ".join(["loss"] * loss_is_bad + ["gradient"] * bool(bad)),
                 "kind": kind,
                 "nan_entries": num_nan,
                 "inf_entries": num_inf,

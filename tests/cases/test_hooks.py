@@ -162,6 +162,22 @@ def test_a_compiled_model_is_guarded_by_name_and_what_is_lost_is_said():
     assert "compiled" in attached.message
 
 
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_attached_to_the_module_inside_of_a_compiled_one_it_says_once_that_its_hooks_see_nothing(is_compiled):
+    torch._dynamo.reset()
+    net, optimizer = training()
+    model = torch.compile(net, backend="aot_eager") if is_compiled else net
+    take_step(model, optimizer, 0)
+    guard = gradguard.attach(net, optimizer)
+    for step in range(70):
+        take_step(model, optimizer, step, guard)
+    take_step(model, optimizer, 70, guard, factor=math.nan)
+    assert guard.last.skipped
+    told = [record.message for record in guard.records if record.kind == "event" and record.event == "unseen"]
+    assert len(told) == is_compiled
+    assert all("compiled" in message for message in told)
+
+
 class LineFit:
     """A small net under LBFGS whose loss overflows in the middle of a step."""
 
@@ -194,4 +210,8 @@ def test_a_nan_inside_an_lbfgs_step_is_taken_back_with_its_memory_and_nothing_ge
         assert fit.is_finite
     remedies = {record.remedy for record in guard.records if record.kind == "intervention"}
     assert {"skip_step", "rollback", "scale_lr"} <= remedies
+    first_finding = next(record.finding for record in guard.records if record.kind == "intervention")
+    assert "within the step" in first_finding.message
+    assert "gradient" not in first_finding.message
+    assert "smaller lr" in first_finding.advice
     assert fit.evaluate().item() <= first
