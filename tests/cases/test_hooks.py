@@ -178,6 +178,22 @@ def test_attached_to_the_module_inside_of_a_compiled_one_it_says_once_that_its_h
     assert all("compiled" in message for message in told)
 
 
+def test_a_resumed_run_does_not_say_again_what_it_cannot_see():
+    def go(optimizer, guard, steps):
+        for step in steps:
+            take_step(model, optimizer, step, guard)
+        return [record.step for record in guard.records if record.kind == "event" and record.event == "unseen"]
+
+    model, optimizer = training()
+    model.eval()
+    with gradguard.attach(model, optimizer) as guard:
+        assert len(go(optimizer, guard, range(30))) == 1
+        state = guard.state_dict()
+    with gradguard.attach(model, optimizer) as guard:
+        guard.load_state_dict(state)
+        assert go(optimizer, guard, range(30, 80)) == []
+
+
 class LineFit:
     """A small net under LBFGS whose loss overflows in the middle of a step."""
 
