@@ -20,7 +20,7 @@ from loguru import logger
 from torch import Tensor
 
 from gradguard.errors import TrainingStopped, UsageError
-from gradguard.flow import aside, giving_up, layout, resume
+from gradguard.flow import aside, giving_up, layout, letting_go, resume
 from gradguard.flow.deferred import DeferredPipeline
 from gradguard.flow.observed import Observed, checked_loss
 from gradguard.flow.pipeline import Pipeline
@@ -70,9 +70,10 @@ class Guard:
         self._is_loss_read = policy.monitor.sync == "immediate"
         self._report: StepReport | None = None
         sinks = [sink.model_copy(deep=True) for sink in policy.sinks]
-        self._recorder = Recorder(directory, sinks, self._fault)
+        fault = letting_go.weakly(self._fault)
+        self._recorder = Recorder(directory, sinks, fault)
         kind = DeferredPipeline if policy.monitor.sync == "deferred" else Pipeline
-        self._pipeline = kind(monitor, policy, scaler, self._recorder, self._fault, companions)
+        self._pipeline = kind(monitor, policy, scaler, self._recorder, fault, companions)
         self._pipeline.target.notify = notify
         self._inner = InnerEvaluations(self._pipeline) if InnerEvaluations.is_needed(monitor.optimizer) else None
         self._attachment: Attachment | None = None
@@ -82,7 +83,7 @@ class Guard:
         except BaseException:
             self._pipeline.let_go()
             raise
-        self._finalizer = weakref.finalize(self, self._pipeline.flush)
+        self._finalizer = weakref.finalize(self, letting_go.flush, weakref.ref(self._pipeline))
 
     def observe(self, loss: Tensor | float, sample_ids: Iterable[int | str] | None = None) -> None:
         """Hand in the loss of the step that comes next; several of one step (micro-batches) are averaged.
@@ -232,13 +233,9 @@ class Guard:
         if self.policy.on_internal_error == "raise":
             raise error
         logger.error("{}", printable(f"gradguard: {what} failed ({error!r}); training goes on without it"))
+        step = self._pipeline.step if hasattr(self, "_pipeline") else 0
         self._recorder.write(
-            Event(
-                step=self._pipeline.step if hasattr(self, "_pipeline") else 0,
-                event="internal_error",
-                message=f"{what} failed: {error!r}",
-                data={"part": what},
-            )
+            Event(step=step, event="internal_error", message=f"{what} failed: {error!r}", data={"part": what})
         )
 
     def _give_up(self, error: Exception) -> None:
@@ -284,6 +281,10 @@ class Guard:
         self._recorder.write(Event(step=max(0, steps - 1), event=status, message=message))
         self._recorder.finish(status)
         self._finalizer.detach()
+
+    def __del__(self) -> None:
+        if getattr(self, "_attachment", None) is not None and not self._is_closed:
+            letting_go.leave(self._pipeline)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise UsageError(

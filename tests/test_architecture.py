@@ -202,6 +202,7 @@ FLOORS = (
     {
         "flow.deferred",
         "flow.giving_up",
+        "flow.letting_go",
         "flow.resume",
         "optimizer.inner_evaluations",
     },

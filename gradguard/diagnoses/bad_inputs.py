@@ -87,7 +87,7 @@ class BadInputs(Diagnosis[InputState]):
         is_hurt, state.is_hurt = state.is_hurt, False
         for given in seen.inputs:
             if given.nonfinite and not _is_mask(given) and self._is_new(state, given.name, is_hurt):
-                return state, self._nonfinite(stats, given, is_hurt)
+                return state, self._nonfinite(stats, seen, given, is_hurt)
         if state.judged or not seen.inputs:
             return state, None
         state.judged = True
@@ -146,8 +146,9 @@ class BadInputs(Diagnosis[InputState]):
             evidence=origin.evidence(),
         )
 
-    def _nonfinite(self, stats: StepStats, given: InputStats, is_hurt: bool) -> Finding:
+    def _nonfinite(self, stats: StepStats, seen: Activations, given: InputStats, is_hurt: bool) -> Finding:
         entries = "a NaN or infinite entry" if given.nonfinite == 1 else f"{given.nonfinite:,} NaN or infinite entries"
+        passes = f" in the last {seen.num_passes} forward passes" if seen.num_passes > 1 else ""
         taken = "" if is_hurt else " The loss and the gradients are finite all the same."
         return Finding(
             diagnosis=self.name,
@@ -156,7 +157,7 @@ class BadInputs(Diagnosis[InputState]):
             statistic="NaN or infinite entries",
             value=given.nonfinite,
             threshold=0,
-            message=f"Input {given.name!r} holds {entries}.{taken}",
+            message=f"Input {given.name!r} holds {entries}{passes}.{taken}",
             advice="Look for the samples with NaN or infinite values, and drop them or fill them in.",
             evidence={"shape": str(given.shape)},
         )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
@@ -15,6 +16,9 @@ from gradguard.evidence.origin_words import BACKWARD_ADVICE, BATCH_ADVICE, what_
 from gradguard.evidence.stats import ABSENT, ParameterTable, StepStats
 from gradguard.evidence.trigger import Trigger
 from gradguard.records import MAX_NAMES, Finding
+
+
+WITHIN = "The optimizer went too far while it searched: use a smaller lr, or line_search_fn='strong_wolfe' with LBFGS."
 
 
 @dataclass
@@ -148,6 +152,8 @@ class Nonfinite(Diagnosis[NonfiniteState]):
         rows = sorted(bad)
         names = self._places(state, stats, rows)
         num_nan, num_inf = sum(nan for nan, _ in bad.values()), sum(inf for _, inf in bad.values())
+        # The gradient that the step began with was finite: an optimizer that evaluates its closure many times broke it.
+        is_within = bool(rows) and not loss_is_bad and bool(np.isfinite(stats.norms[rows]).all())
         kind = "NaN" if num_nan or (stats.has_loss and math.isnan(stats.loss)) else "Inf"
         entries = "Inf gradient entries (or too large to square)" if stats.is_late and kind == "Inf" else ""
         which = _which(state, stats, rows)
@@ -155,22 +161,27 @@ class Nonfinite(Diagnosis[NonfiniteState]):
             where = f" on rank {', '.join(map(str, stats.bad_ranks))}" if stats.bad_ranks else ""
             word = "NaN" if math.isnan(stats.loss) else "Inf" if stats.loss > 0 else "-Inf"
             head = f"The loss is {word}{where}" + (f", and {which} got {kind} gradients" if rows else "")
+        elif is_within:
+            head = f"{which[0].upper()}{which[1:]} turned {kind} within the step, at a later evaluation"
         else:
             told = " although the loss is finite" if stats.has_loss else ""
             head = f"{which[0].upper()}{which[1:]} got {entries or f'{kind} gradient entries'}{told}"
+        usual_advice = BATCH_ADVICE if loss_is_bad else BACKWARD_ADVICE
+        advice = WITHIN if is_within else what_to_do(stats.origin) or usual_advice
         return Finding(
             diagnosis=self.name,
             step=stats.step,
             severity="warn",
-            statistic="non-finite gradient entries" + (", at least" if stats.is_late else ""),
+            statistic=f"non-finite {'parameter' if is_within else 'gradient'} entries"
+            + (", at least" if stats.is_late else ""),
             value=num_nan + num_inf,
             threshold=0,
             parameters=tuple(names[:MAX_NAMES]),
             num_parameters=len(names) or len(rows),
-            message=f"{head}: {where_it_began(stats.origin)}.",
-            advice=what_to_do(stats.origin) or (BATCH_ADVICE if loss_is_bad else BACKWARD_ADVICE),
+            message=f"{head}." if is_within else f"{head}: {where_it_began(stats.origin)}.",
+            advice=advice,
             evidence={
-                "where": "loss and gradient" if loss_is_bad and bad else "loss" if loss_is_bad else "gradient",
+                "where": "step" if is_within else " and ".join(["loss"] * loss_is_bad + ["gradient"] * bool(bad)),
                 "kind": kind,
                 "nan_entries": num_nan,
                 "inf_entries": num_inf,

@@ -25,8 +25,6 @@ CONFIRM = 2  # judgements in a row
 NOT_FALLING = 0.7  # mean loss over the initial one, above which noise keeps the run from learning
 LOST = 0.9  # the mean loss over the initial one
 OUTBURST = 2.5  # and the ninth decile over it, of a run in which single steps undo what was learnt
-EARLY = 200  # steps in which less says as much: what batches of one sample do to a loss comes later, when it is low
-EARLY_NOISE, EARLY_LEVEL, EARLY_OUTBURST = 0.5, 0.6, 1.6  # noise, mean and ninth decile, over the initial loss
 NUM_COSINES = 5  # probes whose cosines are judged together
 DIFFERENCE_TO_SIGMA = MAD_TO_SIGMA / math.sqrt(2.0)  # a difference of two losses has the noise of both
 REPEAT_AFTER = 500  # steps between two findings of one kind while it lasts
@@ -60,10 +58,9 @@ class Oscillation(Diagnosis[OscillationState]):
         "Noise = 1.4826 MAD of the differences of successive losses / sqrt(2), over 100 losses, so that a fall is no "
         "noise. The start is the initial loss or the mean of the first 20, whichever is higher. Worth knowing when it "
         "exceeds `noise` x the initial loss while the mean loss is above 0.7 of it, twice in a row; a warning when the "
-        "mean is above 0.9 and every tenth loss above 2.5 of it, or, at once and within the first 200 steps, when the "
-        "noise is above 0.5, the mean above 0.6 and every tenth loss above 1.6 of it. Updates: worth knowing when the "
-        "median cosine of an update with the one before is below `cosine` over 5 probes, as it is around any minimum. "
-        "Losses below zero are not judged."
+        "mean is above 0.9 and every tenth loss above 2.5 of it. Updates: worth knowing when the median cosine of an "
+        "update with the one before is below `cosine` over 5 probes, as it is around any minimum. Losses that are not "
+        "positive are not judged."
     )
     cure = "Lower the learning rate by 3 to 10, enlarge the batch or accumulate gradients over several, lower momentum."
     source = "AUTOTRAINER (Zhang et al. 2021) names the failure; amplitudes measured on healthy and failing set-ups"
@@ -118,24 +115,17 @@ class Oscillation(Diagnosis[OscillationState]):
         initial = max(stats.initial_loss, state.start)
         lowest, highest = min(state.losses), max(state.losses)
         # No difference is larger than the range: mostly that says it all.
-        if not (initial > 0.0 and lowest >= 0.0) or DIFFERENCE_TO_SIGMA * (highest - lowest) <= self.noise * initial:
+        if not (initial > 0.0 and lowest > 0.0) or DIFFERENCE_TO_SIGMA * (highest - lowest) <= self.noise * initial:
             state.noisy = 0
             return None
         losses = np.array(state.losses)
         noise = DIFFERENCE_TO_SIGMA * float(np.median(np.abs(np.diff(losses))))
         mean = fmean(state.losses)
         is_noisy = noise > self.noise * initial and mean > NOT_FALLING * initial
-        outburst = float(np.quantile(losses, 0.9))
-        is_lost_early = (
-            stats.step < EARLY
-            and noise > EARLY_NOISE * initial
-            and mean > EARLY_LEVEL * initial
-            and outburst > EARLY_OUTBURST * initial
-        )
         state.noisy = state.noisy + 1 if is_noisy else 0
-        if state.noisy < CONFIRM and not is_lost_early:
+        if state.noisy < CONFIRM:
             return None
-        is_lost = is_lost_early or (mean > LOST * initial and outburst > OUTBURST * initial)
+        is_lost = mean > LOST * initial and float(np.quantile(losses, 0.9)) > OUTBURST * initial
         severity: Severity = "warn" if is_lost else "info"
         share = noise / initial
         message = f"The loss jumps by {short(noise)} from step to step, {share:.0%} of its start, and does not fall."

@@ -44,7 +44,7 @@ def notice_scaler(pipeline: Pipeline, losses: Sequence[Any], is_every_step_obser
     scale, stats = pipeline.scale, pipeline.stats
     if not (missed := scale.missed_skips(is_every_step_observed)):
         return False
-    record_scaler_skips(pipeline, missed)
+    record_scaler_skips(pipeline, missed, scale.last_scale, ", scale now")
     stats.step, stats.found_inf = pipeline.step, True
     stats.scaler_skips, stats.loss_scale = scale.skips, scale.last_scale
     pipeline.target.begin()
@@ -59,16 +59,24 @@ def notice_scaler(pipeline: Pipeline, losses: Sequence[Any], is_every_step_obser
     return True
 
 
-def record_scaler_skips(pipeline: Pipeline, count: int) -> None:
-    """Record the scaler's skips; it spares the weights, but a NaN in the forward pass went into the buffers."""
-    buffers, last_scale = pipeline.target.buffers, pipeline.scale.last_scale
+def record_scaler_skips(pipeline: Pipeline, count: int, scale: float, words: str) -> None:
+    """Record the scaler's skips; it spares the weights, but a NaN in the forward pass went into the buffers.
+
+    Args:
+        pipeline: has the buffers and the record.
+        count: how many.
+        scale: the loss scale; 1 where it is not known.
+        words: what scale that is, to be followed by the number.
+    """
+    buffers = pipeline.target.buffers
     restored = buffers.restore() if buffers is not None and not buffers.is_finite() else 0
+    told = f"{words} {scale:g}" if scale != 1.0 else ""
     pipeline.recorder.write(
         Event(
             step=pipeline.step,
             event="scaler_skip",
-            message=f"GradScaler skipped {count} step{'s' if count > 1 else ''}, scale now {last_scale:g}",
-            data={"skips": count, "loss_scale": last_scale, "buffers_restored": restored},
+            message=f"GradScaler skipped {count} step{'s' if count > 1 else ''}{told}",
+            data={"skips": count, "loss_scale": scale, "buffers_restored": restored},
         ),
         durable=False,
     )

@@ -185,7 +185,7 @@ class Pipeline:
             inverse_scale = self.scale.read(self.target.optimizer, stats)
             self.target.gradient_scale = 1.0 / inverse_scale
             if stats.found_inf:
-                aside.record_scaler_skips(self, 1)
+                aside.record_scaler_skips(self, 1, stats.loss_scale, " at scale")
         if self.pace is None:
             self.monitor.measure(stats, inverse_scale, losses)
         else:

@@ -16,6 +16,13 @@ from gradguard.policy.schema import Policy
 from gradguard.probes.activation_probe import MAX_PASSES, ActivationProbe
 from gradguard.probes.update_probe import UpdateProbe
 from gradguard.record.recorder import Recorder
+from gradguard.records import Event
+
+
+BLIND = (
+    "no forward pass of the model was seen in training mode, so nothing is known of its activations: it is compiled, "
+    "in eval mode, or called through another object than the model that was attached"
+)
 
 
 class Probes:
@@ -44,6 +51,7 @@ class Probes:
         self._next_updates = self._every + 1  # just after the weights' norms were sampled
         self._num_steps = 0  # since the probe of activations began
         self._last_launch = -1
+        self._is_blindness_told = False
         self.notes: list[str] = []
         reads = policy.reads()
         if "activations" in reads:
@@ -148,6 +156,9 @@ class Probes:
         if read is not None:
             stats.activations = read()
             self._recorder.probe(stats.step, stats.activations)
+            if not stats.activations.num_passes and not self._is_blindness_told:
+                self._is_blindness_told = True
+                self._recorder.write(Event(step=stats.step, event="unseen", message=BLIND), durable=False)
 
     def _fill_updates(self, stats: StepStats, before: int | None) -> None:
         if self._updates is not None and (updates := self._updates.collect(stats.weight_norms, before)) is not None:
@@ -208,6 +219,7 @@ class Probes:
             "next_start": self._next_start,
             "next_updates": self._next_updates,
             "num_steps": self._num_steps,
+            "is_blindness_told": self._is_blindness_told,
             "activations": None if self._activations is None else self._activations.state_dict(),
             "updates": None if self._updates is None else self._updates.state_dict(),
         }
@@ -216,6 +228,7 @@ class Probes:
         """Go on from a saved state."""
         self._next_updates = state["next_updates"]
         self._next_start, self._num_steps = state["next_start"], state["num_steps"]
+        self._is_blindness_told = state.get("is_blindness_told", False)
         self._last_launch = -1
         self._read_activations = None
         if self._activations is not None and state["activations"] is not None:

@@ -1,8 +1,10 @@
 """How a guard sits on an optimizer: once, removably, and in nobody's way."""
 
 import copy
+import gc
 import math
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -58,6 +60,37 @@ def test_closing_leaves_not_one_hook_and_one_may_attach_again():
         take_step(model, optimizer, 0, guard)
         guard.close()
         assert num_hooks(model, optimizer) == before
+
+
+@pytest.mark.parametrize("policy", ["default", "repair"])
+def test_a_cell_that_makes_a_new_optimizer_for_the_same_model_leaves_nothing_of_the_old_guard(policy, tmp_path):
+    """The guards are not closed: the cell is simply run again."""
+    model, _ = training()
+    counts, kept = [], []
+    for cell in range(3):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        guard = gradguard.attach(model, optimizer, policy, run_dir=tmp_path / str(cell))
+        for step in range(3):
+            take_step(model, optimizer, step, guard)
+        gc.collect()
+        counts.append(num_hooks(model, optimizer))
+        kept.append(weakref.ref(guard))
+    assert counts == counts[:1] * 3
+    assert [ref() is None for ref in kept] == [True, True, False]
+    del guard, optimizer
+    gc.collect()
+    assert num_hooks(model, torch.optim.SGD(model.parameters())) == 0
+    runs = [gradguard.read_run(tmp_path / str(cell)) for cell in range(3)]
+    assert [(run.status, len(run.statistics["step"])) for run in runs] == [("closed", 3)] * 3
+
+
+def test_a_guard_that_was_given_no_name_works_for_as_long_as_its_optimizer():
+    model, optimizer = training()
+    gradguard.attach(model, optimizer)
+    gc.collect()
+    before = copy.deepcopy(model.state_dict())
+    take_step(model, optimizer, 0, factor=math.nan)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
@@ -131,6 +164,38 @@ def test_a_compiled_model_is_guarded_by_name_and_what_is_lost_is_said():
     assert "compiled" in attached.message
 
 
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_attached_to_the_module_inside_of_a_compiled_one_it_says_once_that_its_hooks_see_nothing(is_compiled):
+    torch._dynamo.reset()
+    net, optimizer = training()
+    model = torch.compile(net, backend="aot_eager") if is_compiled else net
+    take_step(model, optimizer, 0)
+    guard = gradguard.attach(net, optimizer)
+    for step in range(70):
+        take_step(model, optimizer, step, guard)
+    take_step(model, optimizer, 70, guard, factor=math.nan)
+    assert guard.last.skipped
+    told = [record.message for record in guard.records if record.kind == "event" and record.event == "unseen"]
+    assert len(told) == is_compiled
+    assert all("compiled" in message for message in told)
+
+
+def test_a_resumed_run_does_not_say_again_what_it_cannot_see():
+    def go(optimizer, guard, steps):
+        for step in steps:
+            take_step(model, optimizer, step, guard)
+        return [record.step for record in guard.records if record.kind == "event" and record.event == "unseen"]
+
+    model, optimizer = training()
+    model.eval()
+    with gradguard.attach(model, optimizer) as guard:
+        assert len(go(optimizer, guard, range(30))) == 1
+        state = guard.state_dict()
+    with gradguard.attach(model, optimizer) as guard:
+        guard.load_state_dict(state)
+        assert go(optimizer, guard, range(30, 80)) == []
+
+
 class LineFit:
     """A small net under LBFGS whose loss overflows in the middle of a step."""
 
@@ -163,4 +228,8 @@ def test_a_nan_inside_an_lbfgs_step_is_taken_back_with_its_memory_and_nothing_ge
         assert fit.is_finite
     remedies = {record.remedy for record in guard.records if record.kind == "intervention"}
     assert {"skip_step", "rollback", "scale_lr"} <= remedies
+    first_finding = next(record.finding for record in guard.records if record.kind == "intervention")
+    assert "within the step" in first_finding.message
+    assert "gradient" not in first_finding.message
+    assert "smaller lr" in first_finding.advice
     assert fit.evaluate().item() <= first

@@ -13,13 +13,13 @@ import gradguard
 class Mixed:
     """One scaler over networks with an optimizer and a guard each."""
 
-    def __init__(self, count=1, is_fused=False, is_unscaled=False, init_scale=2.0**10):
+    def __init__(self, count=1, is_fused=False, is_unscaled=False, init_scale=2.0**10, is_known=True):
         torch.manual_seed(0)
         self.models = [nn.Linear(6, 1) for _ in range(count)]
         self.optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-2, fused=is_fused) for m in self.models]
         self.scaler = torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=1000)
         self.guards = [
-            gradguard.attach(m, o, scaler=self.scaler, name=str(i))
+            gradguard.attach(m, o, scaler=self.scaler if is_known else None, name=str(i))
             for i, (m, o) in enumerate(zip(self.models, self.optimizers, strict=True))
         ]
         self.is_unscaled = is_unscaled
@@ -82,6 +82,23 @@ def test_an_infinite_loss_is_skipped_once_and_the_next_step_is_taken(is_fused, i
     assert moved == [True, False, True, True]
     (records,) = job.finish()
     assert [record for record in records if record.kind == "intervention"] == []
+
+
+@VARIANTS
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_skip_is_told_with_the_scale_that_the_scaler_has(is_fused, is_unscaled, is_known):
+    """Before a fused optimizer's step the scale has not been lowered yet; unscaled and not handed in, it is unknown."""
+    job = Mixed(is_fused=is_fused, is_unscaled=is_unscaled, is_known=is_known)
+    for step in range(4):
+        job.step(step, [math.inf if step == 1 else 1.0])
+    (records,) = job.finish()
+    told = [(r.message, r.data["loss_scale"]) for r in records if r.kind == "event" and r.event == "scaler_skip"]
+    if not is_fused:
+        assert told == ([("GradScaler skipped 1 step, scale now 512", 512)] if is_known else [])
+    elif is_known or not is_unscaled:
+        assert told == [("GradScaler skipped 1 step at scale 1024", 1024)]
+    else:
+        assert told == [("GradScaler skipped 1 step", 1)]
 
 
 @VARIANTS

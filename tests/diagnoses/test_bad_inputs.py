@@ -1,6 +1,7 @@
 """bad_inputs: what no layer is made for, but not masks, one-hot inputs, times, or what the model normalises itself."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -77,6 +78,13 @@ def test_nan_that_the_model_takes_for_missing_is_only_worth_knowing_until_it_hur
     assert feed.step(1.0, 1.0, activations=sick) == []
     (finding,) = feed.step(math.nan, 1.0, activations=sick)
     assert finding.severity == "warn"
+
+
+@pytest.mark.parametrize("passes", [1, 8])
+def test_nan_out_of_several_passes_is_not_put_down_to_this_step_alone(passes):
+    seen = replace(activations(inputs=[given(nonfinite=3)]), num_passes=passes)
+    (finding,) = diagnose("bad_inputs").step(1.0, 1.0, activations=seen)
+    assert ("in the last 8 forward passes" in finding.message) == (passes == 8)
 
 
 def test_a_mask_of_zeros_and_minus_infinity_holds_no_nan():

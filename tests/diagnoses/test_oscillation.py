@@ -19,36 +19,21 @@ def heavy(count, size, level=1.0, seed=0):
     return level * np.exp(size * np.random.default_rng(seed).standard_normal(count))
 
 
-LATER = [1.0] * 200  # steps after which noise has to be louder to be a warning
-
-
 def test_noise_that_keeps_the_loss_up_is_worth_knowing():
-    (finding,) = run([*LATER, *heavy(200, 0.5)])
+    (finding,) = run([*[1.0] * 5, *heavy(200, 0.5)])
     assert (finding.severity, finding.evidence["kind"]) == ("info", "loss")
     assert finding.value > finding.threshold == pytest.approx(0.15)
 
 
 def test_outbursts_above_the_start_are_a_warning():
-    found = run([*LATER, *heavy(200, 1.2, level=1.2)])
+    found = run([*[1.0] * 5, *heavy(200, 1.2, level=1.2)])
     assert [finding.severity for finding in found] == ["warn"]
 
 
-@pytest.mark.parametrize(("size", "level", "is_told"), [(0.6, 1.0, True), (0.6, 0.4, False), (0.3, 1.0, False)])
-def test_early_on_less_is_a_warning_and_at_once(size, level, is_told):
-    found = run([*[1.0] * 5, *heavy(95, size, level)])
-    assert [(finding.step, finding.severity) for finding in found] == [(99, "warn")] * is_told
-
-
-def test_a_batch_without_any_loss_is_judged_with_the_others():
-    losses = heavy(95, 0.6)
-    losses[::9] = 0.0
-    assert [finding.severity for finding in run([*[1.0] * 5, *losses])] == ["warn"]
-
-
 def test_noise_must_last_and_is_not_repeated_for_a_while():
-    assert run([*LATER, *heavy(60, 0.5)]) == []
-    assert len(run([*LATER, *heavy(500, 0.5)])) == 1
-    assert len(run([*LATER, *heavy(1200, 0.5)])) >= 2
+    assert run([*[1.0] * 5, *heavy(110, 0.5)]) == []
+    assert len(run([*[1.0] * 5, *heavy(500, 0.5)])) == 1
+    assert len(run([*[1.0] * 5, *heavy(1200, 0.5)])) >= 2
 
 
 @pytest.mark.parametrize(

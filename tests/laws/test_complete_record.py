@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from torch import nn
 
 import gradguard
 from gradguard.audit.verify import verify_run
+from gradguard.contracts import Remedy, Unavailable
 
 
 KILLED = Path(__file__).with_name("killed_training.py")
@@ -113,6 +115,73 @@ def test_every_reason_to_withhold_is_one_of_those_a_reader_knows(tmp_path):
     train(tmp_path / "run", ["good"] * 5 + ["nan"] * 12)
     run = gradguard.read_run(tmp_path / "run")
     assert {record.reason for record in run.withheld} >= {"cooldown", "budget", "superseded", "below_severity"}
+
+
+class Missing(Remedy):
+    name = "missing"
+    kind = "optimizer"
+
+    def apply(self, target, finding, rows):
+        raise Unavailable("nothing here to act on")
+
+
+class Idle(Missing):
+    name = "idle"
+
+    def apply(self, target, finding, rows):
+        return None
+
+
+class Broken(Missing):
+    name = "broken"
+
+    def apply(self, target, finding, rows):
+        raise ZeroDivisionError("of the plugin's")
+
+
+def test_a_remedy_that_did_not_act_is_in_the_record_with_what_kept_it(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    do = [Missing(), Idle(), Broken(), "skip_step"]
+    policy = gradguard.Policy(rules=[{"name": "drop", "when": "nonfinite", "do": do}])
+    with gradguard.attach(model, optimizer, policy, run_dir=tmp_path / "run") as guard:
+        (model(torch.ones(4, 3)).mean() * math.nan).backward()
+        optimizer.step()
+        told = guard.last.withheld
+    run = gradguard.read_run(tmp_path / "run")
+    assert as_json(run.withheld) == as_json(told)
+    assert [(record.remedy, record.reason) for record in told] == [
+        ("missing", "unavailable"),
+        ("idle", "unavailable"),
+        ("broken", "failed"),
+    ]
+    assert "nothing here to act on" in told[0].detail
+    assert all(record.detail for record in told)
+
+
+def test_every_intervention_is_on_the_disk_for_good_before_its_step_is_taken(tmp_path, monkeypatch):
+    """A power failure keeps what was synced alone: at each sync it is noted how much of the journal that is."""
+    journal, kept, fsync = tmp_path / "run" / "interventions.jsonl", [0], os.fsync
+
+    def note(file):
+        fsync(file)
+        if journal.exists() and os.path.samestat(os.fstat(file), os.stat(journal)):
+            kept.append(os.fstat(file).st_size)
+
+    monkeypatch.setattr(os, "fsync", note)
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    done = []
+    with gradguard.attach(model, optimizer, run_dir=tmp_path / "run"):
+        optimizer.register_step_pre_hook(lambda *_: done.append(journal.read_bytes()[: kept[-1]].count(b"skip_step")))
+        for step in range(6):
+            optimizer.zero_grad()
+            (model(torch.ones(4, 3)).mean() * (math.nan if step % 2 else 1.0)).backward()
+            optimizer.step()
+    assert done[0] == 0
+    assert [now > before for before, now in pairwise(done)] == [True, False, True, False, True]
 
 
 def test_each_line_is_one_strict_json_object(tmp_path):

@@ -189,6 +189,24 @@ def test_weights_that_break_are_replayed(tmp_path):
     assert_replayed(tmp_path / "run", at_least=3)
 
 
+def test_a_batch_that_would_spoil_a_running_variance_is_replayed(tmp_path):
+    """Loss and gradients are as ever, so that nothing in the row of the step says it."""
+    rules = [{"when": "variance_spike", "do": "skip_step"}]
+    train(rules, "immediate", inputs={30: 1e4}, run_dir=tmp_path / "run")
+    found = gradguard.read_run(tmp_path / "run").findings
+    assert [(finding.diagnosis, finding.step) for finding in found] == [("variance_spike", 30)]
+    assert_replayed(tmp_path / "run", at_least=1)
+
+
+def test_a_norm_that_float32_cannot_hold_is_replayed(tmp_path):
+    """Its row holds the largest float32; the finding tells the norm itself."""
+    rules = [{"when": {"exploding_gradient": {"about": "overflow"}}, "do": {"clip_norm": {"max_norm": 1.0}}}]
+    train(rules, "immediate", losses={30: 1e37}, run_dir=tmp_path / "run")
+    found = gradguard.read_run(tmp_path / "run").findings
+    assert [(finding.diagnosis, finding.step) for finding in found] == [("exploding_gradient", 30)]
+    assert_replayed(tmp_path / "run", at_least=1)
+
+
 def test_surgery_is_replayed(tmp_path):
     """What was learnt of the old weights is forgotten, so that a loss soon after is no spike; one much later is."""
     rules = [
