@@ -83,7 +83,7 @@ class Guard:
         except BaseException:
             self._pipeline.let_go()
             raise
-        self._finalizer = weakref.finalize(self, letting_go.flush, weakref.ref(self._pipeline))
+        self._finalizer = weakref.finalize(self, letting_go.flush, weakref.ref(self._pipeline), self._recorder)
 
     def observe(self, loss: Tensor | float, sample_ids: Iterable[int | str] | None = None) -> None:
         """Hand in the loss of the step that comes next; several of one step (micro-batches) are averaged.

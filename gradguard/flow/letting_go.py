@@ -5,6 +5,7 @@ hooks on the model -> parts of the guard -> (weakly) the guard <-> the optimizer
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gradguard.flow.pipeline import Pipeline
+    from gradguard.record.recorder import Recorder
 
 Report = Callable[[str, Exception], None]
 
@@ -32,8 +34,14 @@ def weakly(report: Report) -> Report:
     return call
 
 
-def flush(pipeline: weakref.ref[Pipeline]) -> None:
-    """Hand over to the disk what an open guard knows when the interpreter ends."""
+def flush(pipeline: weakref.ref[Pipeline], recorder: Recorder) -> None:
+    """Hand over to the disk what an open guard knows when the interpreter ends.
+
+    Args:
+        pipeline: of the guard, if that is still there.
+        recorder: whoever may call this keeps it, and so its files, out of the garbage that the guard becomes: they are
+            open when `leave` needs them.
+    """
     if (alive := pipeline()) is not None:
         alive.flush()
 
@@ -47,5 +55,6 @@ def leave(pipeline: Pipeline) -> None:
         return
     pipeline.let_go()
     pipeline.flush()
-    if pipeline.recorder.directory is not None:
-        pipeline.recorder.directory.finish()
+    if (directory := pipeline.recorder.directory) is not None:
+        with contextlib.suppress(OSError, ValueError):
+            directory.finish()

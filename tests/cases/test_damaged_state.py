@@ -8,6 +8,8 @@ import torch
 from guarded import OPTIMIZERS, classification, noise, regression, train, without
 from torch import nn
 
+import gradguard
+
 
 BAD = 12
 
@@ -153,3 +155,23 @@ def test_a_moving_average_of_the_weights_never_sees_a_bad_update(optimizer):
     run = train(regression(optimizer, spoil), 30, after=after)
     assert [act for act in run.acted if act[2] != "notify"] == [(BAD, "nonfinite", "skip_step")]
     assert all(parameter.isfinite().all() for parameter in teacher[0].parameters())
+
+
+@pytest.mark.parametrize("is_suspect", [False, True])
+def test_a_state_saved_just_before_something_was_found_is_not_gone_back_to(is_suspect):
+    """What was found a step later may have been at work already: the state before it is the one to trust."""
+
+    def spoil(step, inputs, targets):
+        if step == 32 and is_suspect:
+            return inputs, targets + 1e4
+        return inputs, targets * math.nan if step == 45 else targets
+
+    rules = [
+        {"when": {"loss_spike": {"warmup": 5, "window": 10}}, "do": "skip_step"},
+        {"when": "nonfinite", "do": "rollback"},
+    ]
+    policy = gradguard.Policy(rules=rules, snapshots={"every": 10})
+    run = train(regression("sgd", spoil), 46, policy=policy)
+    found = [(record.step, record.diagnosis) for record in run.interventions]
+    assert found == [(32, "loss_spike")] * is_suspect + [(45, "nonfinite")]
+    assert run.interventions[-1].change.after["step"] == (20 if is_suspect else 30)
