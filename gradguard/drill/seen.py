@@ -32,7 +32,8 @@ def read_seen(record: Record, policy: Policy, at: int, before: Collection[tuple[
     ]
     acted = [done for done in record.interventions if done.step >= at]
     changing = [done for done in acted if done.remedy != NOTICE]
-    first = _first(findings, [*acted, *(entry for entry in record.withheld if entry.reason == "dry_run")])
+    wanted = [entry for entry in record.withheld if entry.reason == "dry_run" and entry.remedy != NOTICE]
+    first = _first(findings, [*changing, *wanted])
     return Seen(
         found=first.diagnosis if first else "",
         found_at=first.step if first else None,
@@ -52,9 +53,9 @@ def _first(findings: Sequence[Finding], acted: Sequence[Intervention | Withheld]
     if not findings:
         return None
     step = min(finding.step for finding in findings)
-    told = {done.diagnosis for done in acted if done.step == step}
+    answered = {done.diagnosis for done in acted if done.step == step}
     here = [finding for finding in findings if finding.step == step]
-    return max(here, key=lambda finding: (finding.diagnosis in told, SEVERITIES.index(finding.severity)))
+    return max(here, key=lambda finding: (finding.diagnosis in answered, SEVERITIES.index(finding.severity)))
 
 
 def _main_first(done: Sequence[Intervention], policy: Policy) -> tuple[tuple[str, int], ...]:

@@ -160,6 +160,11 @@ class LazyChain:
         """How far it has come."""
         return SealedLines(lines=0, hash=self._prev) if self._chain is None else self._chain.state
 
+    @property
+    def num_lines(self) -> int:
+        """Lines that were written."""
+        return 0 if self._chain is None else self._chain.num_lines
+
     def append(self, fields: Any) -> None:
         """Write one line; see `ChainWriter.append`."""
         if self._chain is None:

@@ -68,7 +68,7 @@ class ProbesWriter:
             self._num_like[kind] += 1
         else:
             self.chain.append({**head, **told})
-            self._whole[kind], self._num_like[kind] = (self.chain.state.lines, told), 0
+            self._whole[kind], self._num_like[kind] = (self.chain.num_lines, told), 0
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""

@@ -82,7 +82,7 @@ class ReplayWriter:
             told["within"] = True
         self.chain.append(told | {name: to_exact(value) for name, value in values.items()})
         if kind == "weights":
-            self.weights = NotedWeights(self.chain.state.lines, np.array(values["norms"]))
+            self.weights = NotedWeights(self.chain.num_lines, np.array(values["norms"]))
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""

@@ -25,6 +25,10 @@ FACTS: dict[str, JsonSchema] = {
     "variance_growth": described(NUMBER, "Of the running variance that grew most, how many times over."),
     "grown_variance": described(TEXT, "Its name."),
     "has_loss": described(FLAG, "A loss was observed, though it is NaN."),
+    "origin": {
+        "description": "Where NaN or infinity came into the step, as far as it is known.",
+        "$ref": "#/$defs/Map",
+    },
 }
 WHOLE: dict[str, JsonSchema] = {
     "step": described(COUNT, "Optimizer step."),

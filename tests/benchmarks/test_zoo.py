@@ -42,7 +42,7 @@ def test_a_fault_strikes_the_run_and_not_its_reference():
     assert outcome.unguarded == 0.0
     assert outcome.reference > 0.0
     assert outcome.is_near_reference(0.5)
-    assert outcome.interventions == {"skip_step": 1}
+    assert outcome.interventions == {"skip_step": 1, "notify": 1}
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another():

@@ -70,7 +70,7 @@ def test_all_arms_tend_the_same_run():
     assert len({(own.reference, own.unguarded) for own in tried.values()}) == 1
     assert tried["nothing"].is_identical
     assert tried["nothing"].score == tried["clip"].score == 0.0  # a NaN in every weight
-    assert tried["default"].interventions == {"skip_step": 1}
+    assert tried["default"].interventions == {"skip_step": 1, "notify": 1}
     assert tried["default"].wasted == tried["plateau"].wasted == 1
     assert tried["plateau"].score > 0.0
     assert tried["random"].interventions.total() == 1

@@ -174,7 +174,7 @@ def test_the_records_are_kept_where_asked_and_every_step_is_told(tmp_path):
     done = drilled(load_policy("default"), "nan-batch", run_dir=tmp_path, on_step=lambda: steps.append(1))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["healthy", "nan-batch"]
     assert done.struck[0].guarded.recorded_in == tmp_path / "nan-batch"
-    assert read_run(tmp_path / "nan-batch").interventions[0].remedy == "skip_step"
+    assert "skip_step" in {done.remedy for done in read_run(tmp_path / "nan-batch").interventions}
     assert len(steps) == num_runs(done.struck) * STEPS
 
 

@@ -83,7 +83,7 @@ def test_a_policy_file_for_another_model_is_drilled_and_its_words_are_harmless(t
         (["a" * 5000], "cannot be read as a path"),
         (["bad\x1b[2J.yaml"], r"bad\x1b[2J.yaml"),
         (["default", "--only", "fire"], "unknown kind of fault 'fire'"),
-        (["default", "--only", ""], "unknown kind of fault ''"),
+        (["default", "--only", ""], "'--only' is empty"),
         (["default", "--steps", "149"], "150"),
     ],
 )
