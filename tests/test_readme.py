@@ -56,7 +56,7 @@ def test_what_it_shows_of_a_command_is_its_output(sample):
 
 
 def test_every_block_that_looks_like_printed_output_is_a_sample():
-    """What nothing runs again becomes stale; others are code, commands, the flow of data, and the drill's own sample."""
+    """What nothing runs again becomes stale; others are code, commands, the flow of data and the drill's sample."""
     held = {sample.output for sample in SAMPLES}
     others = [
         text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gradguard.evidence.origin import Origin, Stage
 
@@ -45,6 +45,32 @@ def where_it_began(origin: Origin | None) -> str:
         "unknown": lambda origin: f"where it began is not known{f' ({origin.why})' if origin.why else ''}",
     }
     return again + words[origin.stage](origin)
+
+
+def place_of(evidence: Mapping[str, object]) -> str:
+    """Return the place where it began, from a finding's evidence, as a noun; "" when it is not known.
+
+    Example:
+        >>> place_of({"origin": "forward", "origin_after": "c", "origin_before": "d"})
+        "between 'c' and 'd'"
+        >>> place_of({"origin": "input", "origin_place": "x"}), place_of({"origin": "loss"}), place_of({})
+        ("the input 'x'", 'the loss function', '')
+    """
+    stage = evidence.get("origin")
+    place, after, before = (evidence.get(f"origin_{name}") or "" for name in ("place", "after", "before"))
+    if stage == "loss":
+        return "the loss function"
+    if stage == "input":
+        return f"the input {place!r}"
+    if stage not in ("forward", "backward", "weights"):
+        return ""
+    if stage == "backward":
+        return f"the backward pass at {place!r}" if place else "the backward pass, near the loss"
+    if after and before:
+        return f"between {after!r} and {before!r}"
+    if before or after:
+        return f"before {before!r}" if before else f"behind {after!r}"
+    return f"{place!r}" if place else "the model itself"
 
 
 def what_to_do(origin: Origin | None) -> str:

@@ -68,17 +68,21 @@ def _named(diagnosis: str) -> str:
 
 
 def _where(told: Sequence[dict[str, Any]]) -> dict[str, str]:
-    named = Counter(episode["where"][0] for episode in told if episode["where"])
+    named = Counter(place for episode in told if (place := _place(episode)))
     if not named:
         suspicion = next((episode["suspect"] for episode in told if episode["suspect"]), "")
         return _answer("Where?", "In the run as a whole", suspicion or "no single layer was named", "open")
     names = [name for name, _ in named.most_common(MAX_NAMED)]
-    first = next(episode for episode in told if episode["where"] and episode["where"][0] == names[0])
-    others = len(first["where"]) - 1 + first["more"]
+    first = next(episode for episode in told if _place(episode) == names[0])
+    others = max(0, len(first["where"]) - 1) + first["more"]
     detail = f"{plural(others, 'more layer')} with it" if others else "nothing else was named"
     if len(names) > 1:
         detail = "also " + ", ".join(names[1:])
     return _answer("Where?", names[0], detail, "open")
+
+
+def _place(episode: dict[str, Any]) -> str:
+    return str(episode["where"][0] if episode["where"] else episode["place"])
 
 
 def _did(summary: Summary) -> dict[str, str]:

@@ -12,6 +12,7 @@ from gradguard.audit.read import Run
 from gradguard.audit.responses import ENDS, TELLS, Response, responses
 from gradguard.audit.spoken import spoken, times
 from gradguard.cli.render import REASONS
+from gradguard.evidence.origin_words import place_of
 from gradguard.outcomes.main_remedy import main_first
 from gradguard.printable import printable, short
 from gradguard.records import Finding, Intervention
@@ -30,11 +31,13 @@ def tell(run: Run, line: Timeline, episode: Episode) -> dict[str, Any]:
     Returns:
         {"first", "last": steps, "chain": [{"diagnosis", "step", "follows"}], "critical": whether a finding was,
         "happened": a sentence, "before": what came just before it, "where": names of layers, "more": how many are not
-        named, "suspect": a layer that stood out instead, "did": [{"remedy", "count", "summary"}], "worked": {"tone",
-        "text"}, "advice", "alike": {"count", "last"} or None}; all text printable, "" where there is none.
+        named, "place": another place that is known where none is, "suspect": a layer that stood out where that is not
+        known either, "did": [{"remedy", "count", "summary"}], "worked": {"tone", "text"}, "advice", "alike": {"count",
+        "last"} or None}; all text printable, "" where there is none.
     """
     root = episode.root
     where, more = _where(episode)
+    place = "" if where else printable(place_of(_same(episode, "evidence").evidence))
     jump = rate_jump(line.steps, run.statistics["lr"][line.rows], episode.first)
     return {
         "first": episode.first,
@@ -48,7 +51,8 @@ def tell(run: Run, line: Timeline, episode: Episode) -> dict[str, Any]:
         "before": _before(jump, episode),
         "where": where,
         "more": more,
-        "suspect": "" if where else _suspicion(run, line, episode),
+        "place": place,
+        "suspect": "" if where or place else _suspicion(run, line, episode),
         "did": _did(episode.done),
         "worked": worked(episode),
         "advice": printable(advice(_same(episode, "advice"), jump)),

@@ -38,6 +38,29 @@ def test_the_four_questions_are_answered(sick_run):
     assert replies["Did it work?"]["answer"] == "In part"
 
 
+@pytest.mark.parametrize(
+    ("evidence", "place"),
+    [
+        ({"origin": "input", "origin_place": "x"}, "the input 'x'"),
+        ({"origin": "loss"}, "the loss function"),
+        ({"origin": "forward", "origin_after": "c", "origin_before": "d"}, "between 'c' and 'd'"),
+        ({"origin": "unknown"}, ""),
+    ],
+)
+def test_where_nan_came_in_is_the_place_when_no_layer_is_named(tmp_path, evidence, place):
+    recording = Recording(tmp_path / "run")
+    for step in range(30):
+        recording.step(step)
+    finding = Finding(diagnosis="nonfinite", step=20, severity="warn", message="NaN.", evidence=evidence)
+    change = Change(summary="step skipped")
+    recording.write(
+        Intervention(step=20, rule="r", diagnosis="nonfinite", remedy="skip_step", finding=finding, change=change)
+    )
+    told = story_of(recording.finish())
+    assert told["episodes"][0]["place"] == place
+    assert told["answers"][1]["answer"] == (place or "In the run as a whole")
+
+
 def test_a_healthy_run_says_so_and_how_close_it_came(healthy_run):
     told = story_of(healthy_run)
     assert told["episodes"] == []

@@ -13,7 +13,7 @@ function chainOf(chain) {
 }
 
 function episodeCard(episode, view, showSpan) {
-  const { first, last, chain, before, where, more, suspect, did, worked, advice, alike } = episode;
+  const { first, last, chain, before, where, more, place, suspect, did, worked, advice, alike } = episode;
   const layers = where.map((name, place) => [place ? ", " : "", el("code", {}, breakable(name))]);
   const link = layerLink(view, where);
   const done = did.map(({ remedy, count: times, summary }, place) => [
@@ -38,8 +38,8 @@ function episodeCard(episode, view, showSpan) {
       "dl",
       { class: "points" },
       before ? point("Beforehand", before) : [],
-      where.length || suspect
-        ? point("Where", where.length ? layers : suspect, more ? ` and ${number(more)} more` : "", link)
+      where.length || place || suspect
+        ? point("Where", where.length ? layers : place || suspect, more ? ` and ${number(more)} more` : "", link)
         : [],
       chain.length > 1
         ? point(
