@@ -68,7 +68,8 @@ def _named(diagnosis: str) -> str:
 
 
 def _where(told: Sequence[dict[str, Any]]) -> dict[str, str]:
-    named = Counter(place for episode in told if (place := _place(episode)))
+    by_layer = sorted(told, key=lambda episode: not episode["where"])  # of what comes as often, a layer says more
+    named = Counter(place for episode in by_layer if (place := _place(episode)))
     if not named:
         suspicion = next((episode["suspect"] for episode in told if episode["suspect"]), "")
         return _answer("Where?", "In the run as a whole", suspicion or "no single layer was named", "open")
