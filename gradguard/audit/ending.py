@@ -89,8 +89,9 @@ def by_outcomes(acts: Sequence[Response]) -> Ending:
         return Ending(kind="unknown", reason=why_unknown(acts))
     found = list(dict.fromkeys(event.diagnosis for event in acts))
     cured = [name for name in found if name in last and last[name].verdict == "helped"]
-    failed = [name for name in last if last[name].verdict != "helped"]
     open_ones = [event for event in acts if event.verdict in (None, "unknown") and _is_last_word(event, last)]
+    unsure = {event.diagnosis for event in open_ones}
+    failed = [name for name in last if last[name].verdict != "helped" and name not in unsure]
     if failed:
         words = {"no_effect": "had no effect", "worse": "made it worse"}
         verdicts = dict.fromkeys(words[str(last[name].verdict)] for name in failed)

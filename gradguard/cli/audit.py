@@ -141,7 +141,7 @@ def _matter(matter: Matter) -> Group:
         left = len(matter.spans) - MAX_SPANS
         at = f"{times(matter.count)}, steps {named}" + (f" and {left:,} more" if left > 0 else "")
     where = f", in {', '.join(matter.where)}" if matter.where else ""
-    more = f" and {matter.more:,} more" if matter.more else ""
+    more = f" and {matter.more:,} more" if matter.more and matter.where else ""
     head = text(matter.diagnosis, style="bold").append_text(text(f" ({matter.severity}), {at}{where}{more}"))
     below = [text(matter.message)] if matter.message else []
     below += [text(f"What to do: {matter.advice}", style="dim")] if matter.advice else []
@@ -209,7 +209,8 @@ def _add_row(result: Table, row: Efficacy) -> None:
 
 def _legend(rows: tuple[Efficacy, ...]) -> str:
     legend = (
-        "helped: the loss is where it was or lower, and the same came back on one step in five at most. "
+        "helped: the loss is where it was or lower, and the same came back on one step in "
+        "five at most, or the loss fell all the same. "
         "Loss change and steps to recover are medians."
     )
     if any(not row.remedy for row in rows):

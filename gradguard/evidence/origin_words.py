@@ -85,8 +85,10 @@ def what_to_do(origin: Origin | None) -> str:
             else ""
         )
         return f"Look for the samples with NaN or infinite values{places}, and drop them or fill them in."
+    if origin.stage in ("forward", "loss") and origin.largest:
+        return OVERFLOW_ADVICE
     if origin.stage == "forward":
-        return OVERFLOW_ADVICE if origin.largest else FORWARD_ADVICE
+        return FORWARD_ADVICE
     return {"loss": LOSS_ADVICE, "backward": BACKWARD_ADVICE}.get(origin.stage, "")
 
 
@@ -122,6 +124,8 @@ def _module(origin: Origin) -> str:
 
 
 def _loss(origin: Origin) -> str:
+    if origin.largest:
+        return f"the model's output has exploded (up to {origin.largest:.3g}), and the loss of it overflows"
     where = "in the loss function" if not origin.why else f"in the loss function or {origin.why}"
     likely = "most likely " if origin.is_likely else ""
     return f"the model's output is finite, so it {likely}began {where}"

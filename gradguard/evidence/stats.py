@@ -83,6 +83,7 @@ class StepStats:
         scaler_skips: GradScaler's skips since the last applied step, 0 before the first one.
         found_inf: GradScaler will skip this step.
         bad_ranks: ranks that observed a non-finite loss, in distributed training.
+        first_loss: first finite loss of an accepted step, or NaN.
         initial_loss: median of the first 5 finite losses of accepted steps (of fewer while there are fewer), or NaN.
         num_losses: finite losses of accepted steps before this one.
         activations: what the probe saw in the forward passes of this step; None on most steps.
@@ -99,6 +100,7 @@ class StepStats:
         "dropped_microbatches",
         "exact_norms",
         "finite",
+        "first_loss",
         "found_inf",
         "global_norm",
         "grown_variance",
@@ -187,6 +189,7 @@ class StepStats:
         self.scaler_skips = 0
         self.found_inf = False
         self.bad_ranks: tuple[int, ...] = ()
+        self.first_loss = float("nan")
         self.initial_loss = float("nan")
         self.num_losses = 0
         self.activations: Activations | None = None

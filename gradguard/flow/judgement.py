@@ -104,6 +104,7 @@ class Judgement:
         """Return what every rule's diagnosis found at this step, in the policy's order."""
         self.lend(stats)
         stats.initial_loss, stats.num_losses = self._initial_loss, self.num_losses
+        stats.first_loss = self._first_losses[0] if self._first_losses else nan
         found: list[tuple[Entry, Finding]] = []
         is_quiet = stats.is_quiet()
         entries = self._scaler_entries if stats.found_inf else self.entries

@@ -116,13 +116,13 @@ class Locating:
         num_passes = self._target.last_call.num_passes if self._target.last_call is not None else 1
         if num_passes > 1:
             return self._without_forward(stats, f"the last of {num_passes} forward passes is finite")
-        return self._behind_forward(stats, list(first.order), is_random)
+        return self._behind_forward(stats, first, is_random)
 
-    def _behind_forward(self, stats: StepStats, order: list[str], is_random: bool) -> Origin:
+    def _behind_forward(self, stats: StepStats, first: FirstNonfinite, is_random: bool) -> Origin:
         """The forward pass is finite."""
         if stats.has_loss and not math.isfinite(stats.loss):
-            return Origin("loss", is_likely=is_random)
-        found = backward_origin(stats, self._monitor.table.names, order)
+            return Origin("loss", is_likely=is_random, largest=first.exploded)
+        found = backward_origin(stats, self._monitor.table.names, list(first.order))
         if stats.has_loss or found.place:
             return found
         return Origin("loss", is_likely=is_random, why="in the backward pass (no loss was observed)")

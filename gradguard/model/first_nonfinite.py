@@ -37,6 +37,7 @@ class FirstNonfinite:
     Attributes:
         found: where something was first not finite; None while everything is.
         order: names of the modules in the order of their last calls.
+        exploded: size of the largest entry of the model's output if its square is beyond its type; else 0.
     """
 
     def __init__(self, root: nn.Module, clean: Callable[[str], str] = str) -> None:
@@ -46,6 +47,7 @@ class FirstNonfinite:
         self._doubt: Origin | None = None  # since where minus infinity has gone from module to module
         self.found: Origin | None = None
         self.order: dict[str, None] = {}
+        self.exploded = 0.0
 
     @contextmanager
     def watching(self) -> Iterator[FirstNonfinite]:
@@ -84,8 +86,11 @@ class FirstNonfinite:
             self.order[name] = None
             if self._frames:
                 self._frames[-1].last = name
+            values = [value for _, value in named_values(output) if is_readable(value)]
+            if not self._frames:
+                self.exploded = _beyond(values)
             self._take(
-                [value for _, value in named_values(output) if is_readable(value)],
+                values,
                 lambda: self._origin(
                     frame, after=frame.last, largest=0.0 if frame.last else _overflowing(module, args)
                 ),
@@ -111,7 +116,10 @@ class FirstNonfinite:
 
 def _overflowing(module: nn.Module, args: tuple[Any, ...]) -> float:
     """Return the size of the largest entry that a module multiplies, if its square is beyond its type; else 0."""
-    tensors = [*input_tensors(args, {}).values(), *module.parameters(recurse=False)]
+    return _beyond([*input_tensors(args, {}).values(), *module.parameters(recurse=False)])
+
+
+def _beyond(tensors: Iterable[Tensor]) -> float:
     sizes = [(float(tensor.detach().abs().max()), tensor.dtype) for tensor in tensors if is_readable(tensor)]
     return max(
         (size for size, dtype in sizes if math.sqrt(torch.finfo(dtype).max) < size < math.inf),

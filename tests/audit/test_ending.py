@@ -68,6 +68,7 @@ def test_cured_is_only_said_when_the_last_word_on_everything_was_good(ended):
         ([("a", "helped"), ("b", "no_effect")], "partly"),
         ([("a", "helped"), ("a", "worse")], "not_cured"),
         ([("a", "unknown"), ("a", "helped")], "cured"),
+        ([("a", "no_effect"), ("a", "unknown")], "so_far"),
         ([("a", "helped"), ("a", "unknown")], "so_far"),
         ([("a", "helped"), ("a", None)], "so_far"),
         ([("a", "unknown")], "unknown"),

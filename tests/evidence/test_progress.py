@@ -20,6 +20,14 @@ def test_it_is_the_recent_loss_over_the_first(scale):
     assert left(4 * scale, scale) == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize(("second", "share"), [(2.9, 1 / 2.9), (3.1, 1.0)])
+def test_what_the_first_updates_made_of_the_loss_is_no_start(second, share):
+    feed = diagnose("dead_units")
+    for loss in [1.0] + [second] * 4 + [1.0] * 20:
+        feed.step(1.0, loss)
+    assert share_left(feed.stats) == pytest.approx(share)
+
+
 def test_one_step_says_nothing():
     assert left(4.0, 1.0, steps=1) == 1.0
 

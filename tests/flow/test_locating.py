@@ -74,6 +74,12 @@ def log_loss(loop, step, x):
     return x
 
 
+def explosion(loop, step, x):
+    loop.criterion = lambda out, target: (out * 1e25).square().mean()
+    loop.model.between = lambda h: h * 1e25
+    return x
+
+
 def root_of_zero(loop, step, x):
     loop.model.between = lambda h: (h * 0.0).abs().sqrt()
     return x
@@ -82,6 +88,13 @@ def root_of_zero(loop, step, x):
 def root_loss(loop, step, x):
     loop.criterion = lambda out, target: (out - out.detach()).square().sum().sqrt()
     return x
+
+
+def test_a_loss_that_overflows_of_an_output_that_exploded_is_told_as_that():
+    finding = Loop(Layers()).run(spoil=explosion).finding
+    assert finding.evidence["origin"] == "loss"
+    assert "the model's output has exploded (up to " in finding.message
+    assert "lower the learning rate" in finding.advice
 
 
 def test_nan_in_the_batch_is_told_with_its_samples():

@@ -67,7 +67,7 @@ const SECTIONS = [
   {
     id: "efficacy",
     title: "What helped",
-    lead: "Every intervention is judged some steps later. Helped: the loss is where it was or lower, and the same did not come back, or so rarely that the run went on. Loss change and steps to recover are medians.",
+    lead: "Every intervention is judged some steps later. Helped: the loss is where it was or lower, and the same came back on one step in five at most, or the loss fell all the same. Loss change and steps to recover are medians.",
     isWide: true,
     draw: ({ view }) => el("div", {}, efficacyTable(view.run), withheldTable(view.run)),
     needsSteps: true,
