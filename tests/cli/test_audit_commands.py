@@ -67,6 +67,20 @@ def test_the_audit_begins_with_the_verdict_and_names_what_was_done(recorded, cap
     assert "the rule had acted shortly before" in out
 
 
+def test_parameters_that_are_counted_but_not_named_are_no_further_steps(tmp_path, capsys):
+    run = RunDirectory.create(tmp_path / "exp", info={"policy": {"mode": "enforce"}})
+    run.write_layout(ParameterTable(["wte"], [(2,)], ["float32"], [0]))
+    for step in range(9):
+        run.statistics.append(step, 4.0, 0.1, 1.5, 1.0, 1.0, 1.0, 0, np.ones(1, np.float32))
+    finding = Finding(diagnosis="nonfinite", step=5, severity="warn", num_parameters=5)
+    change = Change(summary="step skipped")
+    run.journal.append(
+        Intervention(step=5, rule="r", diagnosis="nonfinite", remedy="skip_step", finding=finding, change=change)
+    )
+    run.finish()
+    assert "nonfinite (warn), step 5\n" in call(capsys, "audit", run.path)[1]
+
+
 @pytest.mark.parametrize("steps", [0, 1, 12])
 def test_healthy_and_empty_runs_can_be_audited(recorded, capsys, steps):
     code, out, _ = call(capsys, "audit", recorded(healthy=True, steps=steps))
