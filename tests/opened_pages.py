@@ -1,10 +1,17 @@
 """A page in a real browser, and what it should not have done."""
 
+import shutil
 import time
+from importlib.util import find_spec
+
+import pytest
 
 
 QUIET = ["--no-sandbox", "--headless", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 QUIET += ["--disable-sync", "--no-first-run"]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+IS_THERE = CHROMIUM is not None and find_spec("playwright") is not None and find_spec("plotly") is not None
+needs_browser = pytest.mark.skipif(not IS_THERE, reason="needs Chromium (apt-get install chromium) and the extra dev")
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from gradguard.audit.packed_rows import PackedRows
+from gradguard.audit.packed_rows import PackedRows, bounds
 from gradguard.audit.problem import Problem
 from gradguard.audit.regular_file import open_regular
 from gradguard.record.chunks import BUFFER_BYTES, npy_header
@@ -44,14 +44,12 @@ class Rows:
         return self._num_rows
 
     def __getitem__(self, rows: slice) -> npt.NDArray[np.void]:
-        start, stop, step = rows.indices(self._num_rows)
-        if step != 1:
-            raise ValueError(f"rows are read one after the other, got a step of {step}")
+        start, stop = bounds(rows, self._num_rows)
         try:
             with open_regular(self._path) as file:
-                return self._read(file, start, max(start, stop))
+                return self._read(file, start, stop)
         except FileNotFoundError:
-            return self._packed()[start : max(start, stop)]
+            return self._packed()[start:stop]
 
     def blocks(self) -> Iterator[npt.NDArray[np.void]]:
         """Yield all rows in order, about a megabyte at a time."""

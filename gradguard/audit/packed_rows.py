@@ -54,10 +54,7 @@ class PackedRows:
         return self._num_rows
 
     def __getitem__(self, rows: slice) -> npt.NDArray[np.void]:
-        start, stop, step = rows.indices(self._num_rows)
-        if step != 1:
-            raise ValueError(f"rows are read one after the other, got a step of {step}")
-        return self._read(self.dtype, start, max(start, stop))
+        return self._read(self.dtype, *bounds(rows, self._num_rows))
 
     def blocks(self) -> Iterator[npt.NDArray[np.void]]:
         """Yield all rows: a packed chunk is small enough to be one block."""
@@ -97,6 +94,18 @@ class PackedRows:
             file.seek(at)
             data = _inflate(file.read(size), stop)[start:]
         return np.frombuffer(data.ljust(stop - start, b"\0"), dtype=np.uint8)
+
+
+def bounds(rows: slice, num_rows: int) -> tuple[int, int]:
+    """Return where a slice of rows starts and stops.
+
+    Raises:
+        ValueError: it leaves rows out.
+    """
+    start, stop, step = rows.indices(num_rows)
+    if step != 1:
+        raise ValueError(f"rows are read one after the other, got a step of {step}")
+    return start, max(start, stop)
 
 
 def _inflate(data: bytes, num_bytes: int) -> bytes:

@@ -1,7 +1,5 @@
-import shutil
-
 import pytest
-from opened_pages import QUIET
+from opened_pages import CHROMIUM, QUIET
 from reported_runs import Recording, healthy, sick
 
 
@@ -22,12 +20,9 @@ def empty_run(tmp_path):
 
 @pytest.fixture(scope="module")
 def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install -e '.[dev]')")
-    pytest.importorskip("plotly", reason="needs plotly (pip install -e '.[dev]')")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        pytest.skip("needs Chromium (apt-get install chromium)")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=QUIET)
+    from playwright.sync_api import sync_playwright  # only where `needs_browser` found it
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield browser
         browser.close()

@@ -6,10 +6,13 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import pytest
-from opened_pages import DESKTOP, PHONE, Opened, wait_until
+from opened_pages import DESKTOP, PHONE, Opened, needs_browser, wait_until
 from reported_runs import HOSTILE, NAN, PLATEAU, SPIKE, STEPS, Recording, eventful, healthy, sick
 
 from gradguard.report.write import write_report
+
+
+pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,13 @@
 """The charts in a real browser: every mark, line and stripe has its sign in words, and noise takes no scale."""
 
 import pytest
-from opened_pages import Opened, wait_until
+from opened_pages import Opened, needs_browser, wait_until
 from reported_runs import CLIPPED, EARLY, MILD, OUTRANKED, UNSEEN, WARNED, normalised, peaks, sick
 
 from gradguard.report.write import write_report
+
+
+pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")
