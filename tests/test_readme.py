@@ -69,7 +69,8 @@ def test_every_block_that_looks_like_printed_output_is_a_sample():
 
 def test_it_shows_what_the_commands_about_a_run_print():
     shown = {sample.command.split()[0] for sample in SAMPLES}
-    wanted = {"audit", "backtest", "check", "compare", "console", "export", "init", "report", "tune", "verify", "watch"}
+    wanted = {"audit", "backtest", "check", "compare", "console", "explain", "export", "init", "report", "schema"}
+    wanted |= {"show", "tune", "verify", "watch"}
     assert wanted - shown == set()
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from gradguard.contracts import DIAGNOSES, Diagnosis
 from gradguard.evidence.origin import Origin
-from gradguard.evidence.origin_words import BACKWARD_ADVICE, BATCH_ADVICE, what_to_do, where_it_began
+from gradguard.evidence.origin_words import BACKWARD_ADVICE, BATCH_ADVICE, WEIGHTS_ADVICE, what_to_do, where_it_began
 from gradguard.evidence.stats import ABSENT, ParameterTable, StepStats
 from gradguard.evidence.trigger import Trigger
 from gradguard.records import MAX_NAMES, Finding
@@ -103,9 +103,7 @@ class Nonfinite(Diagnosis[NonfiniteState]):
         return tuple(name for name in names if name in looked_at)
 
     def _in_state(self, state: NonfiniteState, stats: StepStats, names: tuple[str, ...]) -> Finding:
-        advice = (
-            "The weights themselves are damaged: skipping batches cannot help, only going back to a good state can."
-        )
+        advice = WEIGHTS_ADVICE
         if "float16" in state.table.dtypes:
             advice += (
                 " With float16 weights Adam's eps of 1e-8 rounds to 0: use eps=1e-4, or keep the weights in float32."

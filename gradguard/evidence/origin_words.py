@@ -20,6 +20,9 @@ FORWARD_ADVICE = (
     "Look at what is computed there: sqrt or log of a number that is not above 0, a division by zero, exp of a large "
     "number, or a row of attention that is masked everywhere."
 )
+WEIGHTS_ADVICE = (
+    "The weights themselves are damaged: skipping batches cannot help, only going back to a good state can."
+)
 BACKWARD_ADVICE = "A finite loss with a NaN gradient comes from sqrt or norm at 0, or a fully masked row."
 OVERFLOW_ADVICE = "Numbers of this size overflow when they are multiplied: go back, and lower the learning rate."
 
@@ -89,7 +92,8 @@ def what_to_do(origin: Origin | None) -> str:
         return OVERFLOW_ADVICE
     if origin.stage == "forward":
         return FORWARD_ADVICE
-    return {"loss": LOSS_ADVICE, "backward": BACKWARD_ADVICE}.get(origin.stage, "")
+    advice = {"loss": LOSS_ADVICE, "backward": BACKWARD_ADVICE, "weights": WEIGHTS_ADVICE}
+    return advice.get(origin.stage, "")
 
 
 def _input(origin: Origin) -> str:

@@ -12,6 +12,8 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 import gradguard
 from gradguard.demo.model import GPT
+from gradguard.evidence.origin import Origin
+from gradguard.evidence.origin_words import WEIGHTS_ADVICE, what_to_do
 from gradguard.faults import Fault, inject
 from gradguard.flow.locating import EVERY, NUM_FIRST
 
@@ -88,6 +90,11 @@ def root_of_zero(loop, step, x):
 def root_loss(loop, step, x):
     loop.criterion = lambda out, target: (out - out.detach()).square().sum().sqrt()
     return x
+
+
+def test_damaged_weights_get_the_same_advice_from_whatever_is_told_of_the_step():
+    origin = Origin("weights", place="c.weight", largest=1e37, usual=0.1)
+    assert what_to_do(origin) == WEIGHTS_ADVICE
 
 
 def test_a_loss_that_overflows_of_an_output_that_exploded_is_told_as_that():
